@@ -1,0 +1,247 @@
+//! A range of foreign memory that is kept alive by whoever holds it.
+// UNSAFETY: raw accesses to mappings that others write.
+#![expect(unsafe_code, reason = "raw accesses to foreign memory; bounds are checked here")]
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::cell::{SharedU32, SharedU64};
+
+/// Where a region lies, which decides how stores to it may be ordered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryKind {
+    /// Ordinary write-back host memory.
+    Host,
+    /// Device memory as the CPU sees it through a window: write combining, write only.
+    Window,
+}
+
+/// What can go wrong with foreign memory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemError {
+    /// The operating system gave no memory. Remedy: ask for less, or raise the limit it names.
+    #[error("mapping {bytes} bytes of memory: {source}")]
+    Map {
+        /// How much was asked for.
+        bytes: usize,
+        /// The system's own error.
+        source: std::io::Error,
+    },
+    /// A range does not lie inside the region. Remedy: fix the offset or the length.
+    #[error("bytes {offset}..{offset}+{bytes} do not lie inside a region of {len} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        offset: usize,
+        /// How many.
+        bytes: usize,
+        /// Length of the region.
+        len: usize,
+    },
+    /// The address range is registered already. Remedy: deregister it first.
+    #[error("addresses {address:#x}..+{bytes:#x} overlap a registered region")]
+    Overlap {
+        /// First address.
+        address: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+}
+
+/// A range of foreign memory; clones share it, and the last one to go unmaps it.
+#[derive(Clone)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    kind: MemoryKind,
+    /// Keeps the mapping alive.
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: all access is atomic or a raw copy of memory that is shared by design; `owner` is Send.
+unsafe impl Send for Region {}
+// SAFETY: as above; `owner` is Sync.
+unsafe impl Sync for Region {}
+
+struct AnonymousMapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is process-wide; unmapping from another thread is allowed.
+unsafe impl Send for AnonymousMapping {}
+// SAFETY: no method takes `&self`.
+unsafe impl Sync for AnonymousMapping {}
+
+impl Drop for AnonymousMapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are what mmap returned in `map_anonymous`; the last `Region`
+        // that pointed into it is gone, since each holds an Arc of this value.
+        let result = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(result.is_ok(), "munmap of our own mapping succeeds");
+    }
+}
+
+impl Region {
+    /// Maps zeroed anonymous memory that is shared with forked and foreign users, page aligned.
+    ///
+    /// # Errors
+    /// [`MemError::Map`] where the system has no room.
+    pub fn map_anonymous(bytes: usize, kind: MemoryKind) -> Result<Self, MemError> {
+        let len = bytes.max(1).next_multiple_of(4096);
+        // SAFETY: a new mapping at an address that the kernel chooses touches nothing of ours.
+        let pointer = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(|e| MemError::Map { bytes, source: e.into() })?;
+        let base = NonNull::new(pointer.cast::<u8>()).expect("mmap never returns null");
+        let owner = Arc::new(AnonymousMapping { base, len });
+        Ok(Self { base, len: bytes, kind, owner })
+    }
+
+    /// Wraps memory that somebody else mapped; `owner` keeps it mapped.
+    ///
+    /// # Safety
+    /// * `base..base + len` is mapped readable and writable for as long as `owner` lives.
+    /// * Nobody holds a Rust reference into it other than atomics.
+    pub unsafe fn from_raw(
+        base: NonNull<u8>,
+        len: usize,
+        kind: MemoryKind,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self { base, len, kind, owner }
+    }
+
+    /// Address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr().addr() as u64
+    }
+
+    /// Pointer to the first byte, for handing to a kernel or a device.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len
+    }
+
+    /// Where it lies.
+    pub fn kind(&self) -> MemoryKind {
+        self.kind
+    }
+
+    /// A part of this region that keeps the whole alive.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfRange`].
+    pub fn slice(&self, offset: usize, bytes: usize) -> Result<Self, MemError> {
+        self.check(offset, bytes)?;
+        // SAFETY: `offset <= len` was checked by the line above, so this stays in the mapping.
+        let base = unsafe { self.base.add(offset) };
+        Ok(Self { base, len: bytes, kind: self.kind, owner: Arc::clone(&self.owner) })
+    }
+
+    /// Checks that a range lies inside.
+    ///
+    /// # Errors
+    /// [`MemError::OutOfRange`].
+    #[inline]
+    pub fn check(&self, offset: usize, bytes: usize) -> Result<(), MemError> {
+        if offset.checked_add(bytes).is_some_and(|end| end <= self.len) {
+            Ok(())
+        } else {
+            Err(MemError::OutOfRange { offset, bytes, len: self.len })
+        }
+    }
+
+    #[inline]
+    fn pointer(&self, offset: usize, bytes: usize) -> *mut u8 {
+        assert!(self.check(offset, bytes).is_ok(), "offset {offset}+{bytes} of {}", self.len);
+        // SAFETY: the assertion above holds `offset + bytes <= len`.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// The aligned word at a byte offset.
+    ///
+    /// # Panics
+    /// Where the offset is outside or not a multiple of 8 from an aligned base.
+    #[inline]
+    pub fn u64_at(&self, offset: usize) -> SharedU64<'_> {
+        let pointer = self.pointer(offset, 8).cast::<AtomicU64>();
+        assert!(pointer.is_aligned(), "offset {offset} is not 8-byte aligned");
+        // SAFETY: in bounds and aligned by the checks above; alive as long as `self`; only atomics
+        // and raw copies ever touch it.
+        SharedU64::new(unsafe { &*pointer })
+    }
+
+    /// The aligned half word at a byte offset.
+    ///
+    /// # Panics
+    /// Where the offset is outside or not a multiple of 4 from an aligned base.
+    #[inline]
+    pub fn u32_at(&self, offset: usize) -> SharedU32<'_> {
+        let pointer = self.pointer(offset, 4).cast::<AtomicU32>();
+        assert!(pointer.is_aligned(), "offset {offset} is not 4-byte aligned");
+        // SAFETY: as in `u64_at`.
+        SharedU32::new(unsafe { &*pointer })
+    }
+
+    /// Copies bytes out of the region. What others write meanwhile may be seen in part.
+    ///
+    /// # Panics
+    /// Where the range is outside.
+    pub fn read_bytes(&self, offset: usize, target: &mut [u8]) {
+        let source = self.pointer(offset, target.len());
+        // SAFETY: in bounds by `pointer`; `target` is exclusive and cannot overlap foreign memory.
+        unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+    }
+
+    /// Copies bytes into the region.
+    ///
+    /// # Panics
+    /// Where the range is outside.
+    pub fn write_bytes(&self, offset: usize, source: &[u8]) {
+        let target = self.pointer(offset, source.len());
+        // SAFETY: as in `read_bytes`, in the other direction.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+    }
+
+    /// Copies from another region (or another part of this one; overlap is allowed).
+    ///
+    /// # Panics
+    /// Where a range is outside.
+    pub fn copy_from(&self, offset: usize, source: &Region, source_offset: usize, bytes: usize) {
+        let from = source.pointer(source_offset, bytes);
+        let to = self.pointer(offset, bytes);
+        // SAFETY: both ranges are in bounds by `pointer`; `copy` allows overlap.
+        unsafe { std::ptr::copy(from, to, bytes) };
+    }
+
+    /// Sets bytes.
+    ///
+    /// # Panics
+    /// Where the range is outside.
+    pub fn fill(&self, offset: usize, bytes: usize, value: u8) {
+        let target = self.pointer(offset, bytes);
+        // SAFETY: in bounds by `pointer`.
+        unsafe { std::ptr::write_bytes(target, value, bytes) };
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Region({:#x}..+{:#x}, {:?})", self.address(), self.len, self.kind)
+    }
+}

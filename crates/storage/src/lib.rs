@@ -1,0 +1,15 @@
+//! Storage and its kinds: anything with bytes or blocks that a side core can read and write.
+//!
+//! A [`Storage`] is shared by all who use it; each user thread opens a [`StorageQueue`] of its own,
+//! submits requests with tokens and polls for completions. Nothing here blocks, except where a name
+//! begins with `wait_`. One conformance suite (`testkit::conformance`) runs over every kind.
+//!
+//! What this crate does not know: GPUs, rings, paths. Payload goes from and to `mem::Region`s.
+#![forbid(unsafe_code)]
+
+mod queue;
+
+pub use queue::{
+    Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
+    StorageQueue,
+};
