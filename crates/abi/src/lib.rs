@@ -18,5 +18,6 @@
 //! This crate knows nothing of NVMe (a status is sixteen bits that travel unchanged) nor of CUDA.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod ring;
 pub mod status;
