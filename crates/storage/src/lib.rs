@@ -4,11 +4,20 @@
 //! submits requests with tokens and polls for completions. Nothing here blocks, except where a name
 //! begins with `wait_`. One conformance suite (`testkit::conformance`) runs over every kind.
 //!
+//! [`pattern`] is the self-describing data that everything here is tested with; [`faults`] decides
+//! what shall go wrong.
+//!
 //! What this crate does not know: GPUs, rings, paths. Payload goes from and to `mem::Region`s.
 #![forbid(unsafe_code)]
 
+mod admit;
+pub mod faults;
+mod memory;
+pub mod pattern;
 mod queue;
 
+pub use admit::status;
+pub use memory::MemoryStorage;
 pub use queue::{
     Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
     StorageQueue,
