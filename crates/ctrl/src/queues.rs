@@ -1,0 +1,207 @@
+//! Submission and completion queues as the controller holds them: memory, positions, phase.
+//!
+//! The controller consumes submissions at `head` up to the doorbell's `tail`, and produces
+//! completions at `tail` as long as the doorbell's `head` leaves a free entry: a queue of depth `d`
+//! holds at most `d - 1`. The phase tag starts at 1 and turns over at each wrap.
+//!
+//! Sources: NVMe Base Specification 2.0c, 3.3.1 (queues), 3.3.3.2 (completion queue entry);
+//! NVMe over PCIe Transport 1.0c, 3.1.2 (doorbells).
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use mem::{MemoryKind, Region, fence_payload};
+use spec::Status;
+
+/// Bytes of a submission entry.
+pub(crate) const SUBMISSION_BYTES: usize = 64;
+/// Bytes of a completion entry.
+pub(crate) const COMPLETION_BYTES: usize = 16;
+
+/// What a doorbell said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ring {
+    /// A value that cannot be, seen for the first time.
+    Invalid,
+    /// Progress.
+    Moved,
+    /// Nothing new.
+    Same,
+}
+
+/// A host's way to send commands.
+#[derive(Debug)]
+pub(crate) struct SubmissionQueue {
+    memory: Region,
+    pub(crate) depth: u32,
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    refused_doorbell: Option<u32>,
+    pub(crate) completion_queue: u16,
+    /// Commands fetched and not yet ended.
+    pub(crate) outstanding: u32,
+    /// The command id of the Delete that waits for `outstanding` to reach zero.
+    pub(crate) deleting: Option<u16>,
+    /// A fault stopped this queue: nothing is fetched any more.
+    pub(crate) stuck: bool,
+    /// One bit per command id in flight.
+    busy_ids: Box<[u64]>,
+}
+
+impl SubmissionQueue {
+    pub(crate) fn new(memory: Region, depth: u32, completion_queue: u16) -> Self {
+        Self {
+            memory,
+            depth,
+            head: 0,
+            tail: 0,
+            refused_doorbell: None,
+            completion_queue,
+            outstanding: 0,
+            deleting: None,
+            stuck: false,
+            busy_ids: vec![0; 1 << 10].into_boxed_slice(),
+        }
+    }
+
+    /// Takes the doorbell's value.
+    #[inline]
+    pub(crate) fn ring(&mut self, value: u32) -> Ring {
+        if value == self.tail {
+            Ring::Same
+        } else if value < self.depth {
+            self.tail = value;
+            Ring::Moved
+        } else if self.refused_doorbell == Some(value) {
+            Ring::Same
+        } else {
+            self.refused_doorbell = Some(value);
+            Ring::Invalid
+        }
+    }
+
+    /// Takes the next entry, if there is one.
+    #[inline]
+    pub(crate) fn fetch(&mut self) -> Option<[u8; SUBMISSION_BYTES]> {
+        if self.head == self.tail {
+            return None;
+        }
+        let mut entry = [0; SUBMISSION_BYTES];
+        self.memory.read_bytes(self.head as usize * SUBMISSION_BYTES, &mut entry);
+        self.head = if self.head + 1 == self.depth { 0 } else { self.head + 1 };
+        Some(entry)
+    }
+
+    /// Marks a command id as in flight; false where it is already.
+    #[inline]
+    pub(crate) fn claim_id(&mut self, id: u16) -> bool {
+        let (word, bit) = (&mut self.busy_ids[usize::from(id >> 6)], 1 << (id & 63));
+        let free = *word & bit == 0;
+        *word |= bit;
+        free
+    }
+
+    #[inline]
+    pub(crate) fn release_id(&mut self, id: u16) {
+        self.busy_ids[usize::from(id >> 6)] &= !(1 << (id & 63));
+    }
+}
+
+/// A completion, without the fields that are known only when it is posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Answer {
+    pub(crate) submission_queue: u16,
+    pub(crate) command: u16,
+    pub(crate) result: u32,
+    pub(crate) status: Status,
+}
+
+/// A host's way to learn how commands ended.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    memory: Region,
+    pub(crate) depth: u32,
+    tail: u32,
+    head: u32,
+    phase: bool,
+    refused_doorbell: Option<u32>,
+    /// Submission queues that complete here.
+    pub(crate) users: u32,
+    /// Completions that found the queue full, in order.
+    pub(crate) backlog: VecDeque<Answer>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(memory: Region, depth: u32) -> Self {
+        Self {
+            memory,
+            depth,
+            tail: 0,
+            head: 0,
+            phase: true,
+            refused_doorbell: None,
+            users: 0,
+            backlog: VecDeque::new(),
+        }
+    }
+
+    /// Takes the doorbell's value: the host has consumed up to here.
+    #[inline]
+    pub(crate) fn ring(&mut self, value: u32) -> Ring {
+        if value == self.head {
+            return Ring::Same;
+        }
+        let distance = |from: u32, to: u32| if to >= from { to - from } else { to + self.depth - from };
+        if value < self.depth && distance(self.head, value) <= distance(self.head, self.tail) {
+            self.head = value;
+            Ring::Moved
+        } else if self.refused_doorbell == Some(value) {
+            Ring::Same
+        } else {
+            self.refused_doorbell = Some(value);
+            Ring::Invalid
+        }
+    }
+
+    #[inline]
+    fn after_tail(&self) -> u32 {
+        if self.tail + 1 == self.depth { 0 } else { self.tail + 1 }
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.after_tail() == self.head
+    }
+
+    /// Whether entries lie in write-combining memory, and need a fence to leave the core.
+    pub(crate) fn is_window(&self) -> bool {
+        self.memory.kind() == MemoryKind::Window
+    }
+
+    /// Writes an entry. The caller has ordered the payload before this and found room.
+    #[inline]
+    pub(crate) fn post(&mut self, answer: &Answer, submission_head: u32) {
+        debug_assert!(!self.is_full(), "the caller looked for room");
+        let offset = self.tail as usize * COMPLETION_BYTES;
+        let status = u64::from(answer.status.bits() << 1) | u64::from(self.phase);
+        let upper = u64::from(submission_head & 0xffff)
+            | u64::from(answer.submission_queue) << 16
+            | u64::from(answer.command) << 32
+            | status << 48;
+        self.memory.u64_at(offset).store(u64::from(answer.result), Ordering::Relaxed);
+        if self.is_window() {
+            // The half with the phase tag must not leave the core first.
+            fence_payload();
+        }
+        // Pairs with the host's Acquire load of the phase tag.
+        self.memory.u64_at(offset + 8).store(upper, Ordering::Release);
+        self.tail = self.after_tail();
+        if self.tail == 0 {
+            self.phase = !self.phase;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "queues_tests.rs"]
+mod tests;
