@@ -212,12 +212,18 @@ impl Feature {
     pub const POWER_MANAGEMENT: u8 = 0x02;
     /// Temperature Threshold. Source: 5.27.1.3.
     pub const TEMPERATURE_THRESHOLD: u8 = 0x04;
+    /// Error Recovery. Source: NVM Command Set 1.0c, 4.1.3.1.
+    pub const ERROR_RECOVERY: u8 = 0x05;
     /// Volatile Write Cache. Source: 5.27.1.4.
     pub const VOLATILE_WRITE_CACHE: u8 = 0x06;
     /// Number of Queues. Source: 5.27.1.5.
     pub const QUEUE_COUNT: u8 = 0x07;
     /// Interrupt Coalescing.
     pub const INTERRUPT_COALESCING: u8 = 0x08;
+    /// Interrupt Vector Configuration.
+    pub const INTERRUPT_VECTOR: u8 = 0x09;
+    /// Write Atomicity Normal. Source: NVM Command Set 1.0c, 4.1.3.2.
+    pub const WRITE_ATOMICITY: u8 = 0x0a;
     /// Asynchronous Event Configuration.
     pub const ASYNC_EVENT_CONFIGURATION: u8 = 0x0b;
 }

@@ -22,6 +22,8 @@ impl Cns {
     pub const CONTROLLER: u8 = 0x01;
     /// [`ActiveNamespaces`] above the namespace named.
     pub const ACTIVE_NAMESPACES: u8 = 0x02;
+    /// Identification descriptors of the namespace named.
+    pub const NAMESPACE_DESCRIPTORS: u8 = 0x03;
 }
 
 /// Identify Controller.

@@ -9,6 +9,7 @@
 //! | [`registers`] | CAP, VS, CC, CSTS, AQA, ASQ, ACQ, doorbells | Base 2.0c, 3.1.3; PCIe 1.0c, 3.1.2 |
 //! | [`Command`], [`Completion`] | the two queue entries | Base 2.0c, 3.3.3 |
 //! | [`admin`], [`io`] | opcodes, and what command dwords 10-12 mean | Base 2.0c, 5, 7; NVM 1.0c, 3.2 |
+//! | [`event`] | asynchronous events, log pages | Base 2.0c, 5.2, 5.16 |
 //! | [`identify`] | controller, namespace, active list | Base 2.0c, 5.17.2; NVM 1.0c, 4.1.5 |
 //! | [`Status`] | the status field, by name | Base 2.0c, 3.3.3.2.1 |
 //!
@@ -23,6 +24,7 @@
 pub mod admin;
 mod command;
 mod completion;
+pub mod event;
 pub mod identify;
 pub mod io;
 mod number;
