@@ -6,6 +6,7 @@
 //! counts as one failure. Logs of everything are kept in `target/xtask/*.log`.
 
 mod cargo;
+mod device;
 
 use crate::{packages, tree};
 use anyhow::{Result, ensure};
@@ -84,6 +85,11 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", about: "no warning in any target", run: cargo::clippy },
     Step { name: "doc", about: "rustdoc without warnings", run: cargo::doc },
     Step { name: "test", about: "unit, model, pair and simulation tests", run: cargo::test },
+    Step {
+        name: "device",
+        about: "device code compiles under nvcc and NVRTC for sm_80, sm_90 and sm_100",
+        run: device::step,
+    },
     Step {
         name: "instructions",
         about: "instructions an operation, against the committed figures",
