@@ -7,6 +7,7 @@
 
 mod cargo;
 mod device;
+mod fuzz;
 
 use crate::{packages, tree};
 use anyhow::{Result, ensure};
@@ -95,6 +96,7 @@ const STEPS: &[Step] = &[
         about: "instructions an operation, against the committed figures",
         run: crate::instructions::step,
     },
+    Step { name: "fuzz", about: "each fuzz target for a million executions", run: fuzz::step },
     Step {
         name: "mutants",
         about: "each committed breakage is noticed by its test",

@@ -8,7 +8,8 @@ const TABLE_LINES_MAX: usize = 1200;
 const INLINE_TEST_LINES_MAX: usize = 150;
 const HEADER_LINES_MAX: usize = 300;
 const FUNCTION_LINES_MAX: usize = 70;
-const COLUMNS_MAX: usize = 100;
+/// rustfmt holds code to 100 columns; a comment or a text may overhang it a little.
+const COLUMNS_MAX: usize = 110;
 
 const RUST: &[&str] = &[".rs"];
 const DEVICE: &[&str] = &[".h", ".cu", ".cc", ".cpp"];
