@@ -12,11 +12,13 @@
 
 mod admit;
 pub mod faults;
+mod faulty;
 mod memory;
 pub mod pattern;
 mod queue;
 
 pub use admit::status;
+pub use faulty::{Clock, Faulty};
 pub use memory::MemoryStorage;
 pub use queue::{
     Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
