@@ -5,6 +5,7 @@
 //! nothing stops being tested without a change that says so. A step that fails to run at all
 //! counts as one failure. Logs of everything are kept in `target/xtask/*.log`.
 
+mod bench;
 mod cargo;
 mod device;
 mod fuzz;
@@ -91,6 +92,8 @@ const STEPS: &[Step] = &[
         about: "device code compiles under nvcc and NVRTC for sm_80, sm_90 and sm_100",
         run: device::step,
     },
+    Step { name: "bench", about: "the default bench ends well, its rows hold", run: bench::step },
+    Step { name: "report", about: "its report in a browser without network", run: bench::report },
     Step {
         name: "instructions",
         about: "instructions an operation, against the committed figures",
