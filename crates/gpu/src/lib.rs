@@ -4,9 +4,13 @@
 //! a plain `u64` (on the simulated GPU: the host's own virtual address).
 #![forbid(unsafe_code)]
 
+mod simulated;
+
 use std::time::Duration;
 
 use mem::Region;
+
+pub use simulated::{SimulatedGpu, SimulatedOptions};
 
 /// What a GPU is, for reports.
 #[derive(Clone, Debug)]
@@ -35,7 +39,7 @@ pub struct LaunchShape {
     pub blocks: u32,
     /// Threads a block, at most 1,024.
     pub threads_per_block: u32,
-    /// Dynamic shared memory a block, in bytes.
+    /// Dynamic shared memory a block, in bytes; 0 on the simulated GPU.
     pub shared_bytes: u32,
 }
 

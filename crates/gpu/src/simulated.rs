@@ -1,0 +1,160 @@
+//! The simulated GPU as a [`Gpu`]: host memory stands for device memory, `simt` runs the kernels.
+
+use std::time::Duration;
+
+use mem::{MemoryKind, Region};
+
+use crate::{Copy, Description, DeviceMemory, Gpu, GpuError, Kernel, Launch, LaunchShape};
+
+/// How the GPU is simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulatedOptions {
+    /// OS threads a kernel runs on at most.
+    pub threads: usize,
+    /// Lanes that are resident at once in a launch; blocks beyond them wait for others to end.
+    pub resident_lanes: usize,
+}
+
+impl Default for SimulatedOptions {
+    fn default() -> Self {
+        let simt::bench::Options { threads, resident_lanes } = simt::bench::Options::default();
+        Self { threads, resident_lanes }
+    }
+}
+
+/// A GPU made of fibers. Device addresses are the process's own virtual addresses.
+pub struct SimulatedGpu {
+    device: simt::bench::Device,
+    threads: usize,
+}
+
+impl SimulatedGpu {
+    /// A simulated GPU; it starts no thread before the first launch.
+    pub fn new(options: SimulatedOptions) -> Self {
+        let SimulatedOptions { threads, resident_lanes } = options;
+        let device = simt::bench::Device::new(simt::bench::Options { threads, resident_lanes });
+        Self { device, threads }
+    }
+
+    fn allocate(what: &'static str, bytes: u64, kind: MemoryKind) -> Result<Region, GpuError> {
+        let exhausted = |why: String| GpuError::Exhausted { what, bytes, why };
+        let len = usize::try_from(bytes).map_err(|e| exhausted(e.to_string()))?;
+        Region::map_anonymous(len, kind).map_err(|e| exhausted(e.to_string()))
+    }
+}
+
+/// The device side of a copy: its region and offset.
+fn device_side<'a>(copy: &Copy<'a>) -> Result<(&'a Region, usize), GpuError> {
+    let misuse = |why: String| GpuError::Misuse(format!("copy of {} bytes: {why}", copy.bytes));
+    let window = copy.device.window.as_ref();
+    let window = window.ok_or_else(|| misuse("not memory of the simulated GPU".into()))?;
+    let offset = usize::try_from(copy.device_offset).map_err(|e| misuse(e.to_string()))?;
+    window.check(offset, copy.bytes).map_err(|e| misuse(format!("device side: {e}")))?;
+    let host = copy.host.check(copy.host_offset, copy.bytes);
+    host.map_err(|e| misuse(format!("host side: {e}")))?;
+    Ok((window, offset))
+}
+
+impl Gpu for SimulatedGpu {
+    fn describe(&self) -> Description {
+        let name = format!("simulated ({} threads)", self.threads);
+        Description { name, simulated: true }
+    }
+
+    fn allocate_device(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        let window = Self::allocate("simulated device memory", bytes, MemoryKind::Window)?;
+        Ok(DeviceMemory { address: window.address(), bytes, window: Some(window) })
+    }
+
+    fn allocate_host(&self, bytes: u64) -> Result<Region, GpuError> {
+        Self::allocate("pinned host memory", bytes, MemoryKind::Host)
+    }
+
+    fn copy_to_device(&self, copy: Copy<'_>) -> Result<(), GpuError> {
+        let (device, offset) = device_side(&copy)?;
+        device.copy_from(offset, copy.host, copy.host_offset, copy.bytes);
+        // What a finished copy has written is visible to everything that starts after it.
+        mem::fence_payload();
+        Ok(())
+    }
+
+    fn copy_to_host(&self, copy: Copy<'_>) -> Result<(), GpuError> {
+        let (device, offset) = device_side(&copy)?;
+        // The copy engine sees all that was written before it was started.
+        mem::fence_full();
+        copy.host.copy_from(copy.host_offset, device, offset, copy.bytes);
+        mem::fence_full();
+        Ok(())
+    }
+
+    fn launch(
+        &self,
+        kernel: &Kernel,
+        shape: LaunchShape,
+        arguments: &[u8],
+    ) -> Result<Box<dyn Launch>, GpuError> {
+        if shape.shared_bytes != 0 {
+            let why = "the simulated GPU has no dynamic shared memory; use SC_SHARED";
+            return Err(GpuError::Misuse(format!("kernel {}: {why}", kernel.name)));
+        }
+        let LaunchShape { blocks, threads_per_block, .. } = shape;
+        let shape = simt::Shape { blocks, threads_per_block };
+        let launch = self.device.launch(kernel.simulated, shape, arguments);
+        let launch = launch.map_err(|e| kernel_error(kernel.name, &e))?;
+        Ok(Box::new(SimulatedLaunch { kernel: kernel.name, launch }))
+    }
+}
+
+fn kernel_error(kernel: &str, error: &simt::LaunchError) -> GpuError {
+    match error {
+        simt::LaunchError::Shape { .. } => GpuError::Misuse(format!("kernel {kernel}: {error}")),
+        error => GpuError::Kernel { kernel: kernel.to_owned(), why: error.to_string() },
+    }
+}
+
+struct SimulatedLaunch {
+    kernel: &'static str,
+    launch: simt::bench::Launch,
+}
+
+impl Launch for SimulatedLaunch {
+    fn wait(&mut self, limit: Duration) -> Option<Result<(), GpuError>> {
+        let result = self.launch.wait(limit)?;
+        Some(result.map_err(|e| kernel_error(self.kernel, &e)))
+    }
+
+    fn abort(&mut self) {
+        self.launch.abort();
+    }
+
+    fn simulation_cpu_seconds(&self) -> f64 {
+        self.launch.cpu_seconds()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_reach_the_other_side_and_check_their_ranges() {
+        let gpu = SimulatedGpu::new(SimulatedOptions::default());
+        let host = gpu.allocate_host(4096).unwrap();
+        let device = gpu.allocate_device(4096).unwrap();
+        host.write_bytes(100, b"abcdefgh");
+        let copy =
+            Copy { host: &host, host_offset: 100, device: &device, device_offset: 5, bytes: 8 };
+        gpu.copy_to_device(copy).unwrap();
+        gpu.copy_to_host(Copy { host_offset: 3000, ..copy }).unwrap();
+        let mut back = [0; 8];
+        host.read_bytes(3000, &mut back);
+        assert_eq!(&back, b"abcdefgh");
+        for bad in [
+            Copy { device_offset: 4090, ..copy },
+            Copy { host_offset: 4090, ..copy },
+            Copy { device_offset: u64::MAX, ..copy },
+        ] {
+            assert!(matches!(gpu.copy_to_device(bad), Err(GpuError::Misuse(_))));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Compiles device code for the simulated GPU; used by build scripts through `#[path]`.
+//!
+//! ```text
+//! // build.rs; `simt` is a dependency of the package and `cc` a build dependency
+//! #[path = "../simt/build/kernels.rs"]
+//! mod kernels;
+//! fn main() {
+//!     kernels::compile("my_kernels", &kernels::include_dir(), &["kernels/mine.cu"]);
+//! }
+//! ```
+//! The kernels are then `unsafe extern "C" fn(*const c_void)` functions of their own names.
+
+use std::path::{Path, PathBuf};
+
+/// The device headers, as the `simt` package tells its dependents.
+#[allow(dead_code, reason = "not every build script needs it")]
+pub fn include_dir() -> PathBuf {
+    std::env::var_os("DEP_SIDECORE_SIMT_INCLUDE")
+        .expect("a package with kernels depends on sidecore-simt directly")
+        .into()
+}
+
+/// Compiles and links `sources` (C++17 under any file name) as the static library `name`.
+pub fn compile(name: &str, include: &Path, sources: &[&str]) {
+    for source in sources {
+        println!("cargo:rerun-if-changed={source}");
+    }
+    println!("cargo:rerun-if-changed={}", include.display());
+    builder(include).files(sources).compile(name);
+}
+
+/// The compiler with the flags that device code needs.
+pub fn builder(include: &Path) -> cc::Build {
+    let mut build = cc::Build::new();
+    build
+        .cpp(true)
+        .cpp_link_stdlib(None)
+        .std("c++17")
+        .flags(["-xc++", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"])
+        .flags(["-Wall", "-Wextra", "-Werror"])
+        .opt_level(2)
+        .define("SIDECORE_SIMT", None)
+        .include(include);
+    build
+}
