@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::fd::AsFd;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::cell::{SharedU32, SharedU64};
 
@@ -68,19 +69,19 @@ unsafe impl Send for Region {}
 // SAFETY: as above; `owner` is Sync.
 unsafe impl Sync for Region {}
 
-struct AnonymousMapping {
+struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: the mapping is process-wide; unmapping from another thread is allowed.
-unsafe impl Send for AnonymousMapping {}
+unsafe impl Send for Mapping {}
 // SAFETY: no method takes `&self`.
-unsafe impl Sync for AnonymousMapping {}
+unsafe impl Sync for Mapping {}
 
-impl Drop for AnonymousMapping {
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what mmap returned in `map_anonymous`; the last `Region`
+        // SAFETY: `base` and `len` are what mmap returned in `map_anonymous` or `map_file`; the last `Region`
         // that pointed into it is gone, since each holds an Arc of this value.
         let result = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(result.is_ok(), "munmap of our own mapping succeeds");
@@ -105,8 +106,27 @@ impl Region {
         }
         .map_err(|e| MemError::Map { bytes, source: e.into() })?;
         let base = NonNull::new(pointer.cast::<u8>()).expect("mmap never returns null");
-        let owner = Arc::new(AnonymousMapping { base, len });
+        let owner = Arc::new(Mapping { base, len });
         Ok(Self { base, len: bytes, kind, owner })
+    }
+
+    /// Maps the first `bytes` bytes of a file, readable and writable, shared with whoever maps it.
+    ///
+    /// The file must stay that long: touching a page beyond its end raises SIGBUS. So map only files
+    /// that this user alone can write.
+    ///
+    /// # Errors
+    /// [`MemError::Map`] where the system refuses (the descriptor is not open for both).
+    pub fn map_file(file: impl AsFd, bytes: usize) -> Result<Self, MemError> {
+        let len = bytes.max(1).next_multiple_of(4096);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches nothing of ours.
+        let pointer =
+            unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }
+                .map_err(|e| MemError::Map { bytes, source: e.into() })?;
+        let base = NonNull::new(pointer.cast::<u8>()).expect("mmap never returns null");
+        let owner = Arc::new(Mapping { base, len });
+        Ok(Self { base, len: bytes, kind: MemoryKind::Host, owner })
     }
 
     /// Wraps memory that somebody else mapped; `owner` keeps it mapped.
