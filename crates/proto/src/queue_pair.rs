@@ -1,0 +1,457 @@
+//! One submission queue with one completion queue of its own.
+//!
+//! ```text
+//! reserve -> Reservation(index, id) -> commit -> [in flight] -> complete -> Ended
+//!               | drop = abandon                     | retire
+//!               v                                    v
+//!           nothing happened                     [retired] -> complete -> Drained
+//! ```
+//!
+//! Invariants:
+//! * Commands in flight and retired together never exceed `commands_max`, which is below the entries
+//!   of either queue: the completion queue cannot overflow.
+//! * A submission entry is reused only after the drive said, by SQHD, that it has fetched it.
+//! * A command id is an index (low bits) and a generation (the bits above). The generation changes
+//!   when the id is released, so a second completion of one command is seen as stale and not taken
+//!   for the completion of the id's next use (until the generation has come round).
+//! * 0xffff is never a command id.
+//! * A retired id keeps its context, hence its buffer, until its completion has been drained or the
+//!   queue is restarted.
+//!
+//! Doorbells are batched: commit and complete only move indices, and `take_*_doorbell` says what
+//! has to be written, once for all.
+//!
+//! Source: NVMe Base 2.0c, 3.3.1 (queues), 3.3.3 (entries, phase tag).
+
+use spec::{CommandId, Completion, QueueId, Status};
+
+/// Most commands in flight on one pair: leaves four bits of every id for generations.
+pub const COMMANDS_MAX: u32 = 4096;
+
+/// Sizes of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueuePairShape {
+    /// Identifier of both queues.
+    pub queue: QueueId,
+    /// Submission entries, 2..=65536.
+    pub submission_entries: u32,
+    /// Completion entries, 2..=65536.
+    pub completion_entries: u32,
+    /// Commands in flight, below both and at most [`COMMANDS_MAX`].
+    pub commands_max: u32,
+}
+
+impl QueuePairShape {
+    /// The smallest pair that holds `commands` in flight.
+    pub const fn for_commands(queue: QueueId, commands: u32) -> Self {
+        let entries = commands + 1;
+        Self {
+            queue,
+            submission_entries: entries,
+            completion_entries: entries,
+            commands_max: commands,
+        }
+    }
+}
+
+/// A shape that cannot be. Cause: the caller's numbers. Remedy: stay inside the ranges named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a queue pair cannot have {0:?}: entries 2..=65536, commands 1..entries and at most 4096")]
+pub struct ShapeError(pub QueuePairShape);
+
+/// A completion that cannot be. Cause: the drive. Remedy: recover the queue, or replace the drive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Misbehaved {
+    /// The command has been completed before. Cause: a duplicate, or one from before a reset.
+    #[error("{queue} completed {command} again")]
+    StaleCommand {
+        /// Queue of the completion.
+        queue: QueueId,
+        /// Identifier in it.
+        command: CommandId,
+    },
+    /// The drive claims to have fetched entries that were never submitted.
+    #[error("{queue} reported submission head {reported}, outside {head}..={tail}")]
+    SubmissionHead {
+        /// Queue of the completion.
+        queue: QueueId,
+        /// Head in it.
+        reported: u16,
+        /// Last head that was right.
+        head: u16,
+        /// Tail that the drive was told.
+        tail: u16,
+    },
+    /// No command ever had this identifier.
+    #[error("{queue} completed {command}, which never was")]
+    UnknownCommand {
+        /// Queue of the completion.
+        queue: QueueId,
+        /// Identifier in it.
+        command: CommandId,
+    },
+    /// The completion names another submission queue.
+    #[error("a completion for {reported} arrived on {queue}")]
+    WrongQueue {
+        /// Queue that it arrived on.
+        queue: QueueId,
+        /// Queue in it.
+        reported: QueueId,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Free,
+    InFlight,
+    Retired,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// Already shifted above the index bits.
+    generation: u16,
+    state: State,
+    deadline_ns: u64,
+    context: Option<T>,
+}
+
+/// The end of one command.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Completed<T> {
+    /// A command that had been given up; its buffer is free now.
+    Drained {
+        /// Its identifier, which may be used again.
+        command: CommandId,
+        /// What was given at commit.
+        context: T,
+    },
+    /// A command that was waited for.
+    Ended {
+        /// Its identifier, which may be used again.
+        command: CommandId,
+        /// What was given at commit.
+        context: T,
+        /// The drive's status.
+        status: Status,
+        /// Command specific dword 0.
+        result: u32,
+    },
+}
+
+/// A command whose queue was restarted under it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lost<T> {
+    /// The identifier that it had.
+    pub command: CommandId,
+    /// Whether it had been given up before.
+    pub retired: bool,
+    /// What was given at commit.
+    pub context: T,
+}
+
+/// State of a queue pair; `T` is whatever belongs to a command in flight.
+#[derive(Debug)]
+pub struct QueuePair<T> {
+    shape: QueuePairShape,
+    index_bits: u32,
+    slots: Vec<Slot<T>>,
+    free: Vec<u16>,
+    tail: u16,
+    tail_rung: u16,
+    /// First submission entry that the drive may not have fetched yet.
+    submission_head: u16,
+    head: u16,
+    head_rung: u16,
+    phase: bool,
+    /// No deadline is before this. May be too early, never too late.
+    deadline_bound_ns: u64,
+}
+
+/// A place for one command. Dropping it abandons it: nothing has happened.
+#[must_use = "a reservation that is dropped sends nothing"]
+#[derive(Debug)]
+pub struct Reservation<'a, T> {
+    pair: &'a mut QueuePair<T>,
+    slot: u16,
+}
+
+impl<T> Reservation<'_, T> {
+    /// The submission entry to write before `commit`.
+    #[inline]
+    pub fn index(&self) -> u16 {
+        self.pair.tail
+    }
+
+    /// Number of the command's slot, below `commands_max`: for tables beside the queue.
+    #[inline]
+    pub fn slot(&self) -> usize {
+        usize::from(self.slot)
+    }
+
+    /// The identifier to write into the entry.
+    #[inline]
+    pub fn command_id(&self) -> CommandId {
+        self.pair.command_id(self.slot)
+    }
+
+    /// Makes the command part of the queue: the drive may see it from the next doorbell on.
+    ///
+    /// `deadline_ns` is when the caller loses patience; `u64::MAX` is never.
+    #[inline]
+    pub fn commit(self, context: T, deadline_ns: u64) -> CommandId {
+        let command = self.command_id();
+        let pair = self.pair;
+        let popped = pair.free.pop();
+        debug_assert_eq!(popped, Some(self.slot), "the reserved slot is the top of the free ones");
+        let slot = &mut pair.slots[usize::from(self.slot)];
+        slot.state = State::InFlight;
+        slot.deadline_ns = deadline_ns;
+        slot.context = Some(context);
+        pair.deadline_bound_ns = pair.deadline_bound_ns.min(deadline_ns);
+        pair.tail = advance(pair.tail, pair.shape.submission_entries);
+        command
+    }
+}
+
+/// The index after `index` in a ring of `entries`.
+#[inline]
+fn advance(index: u16, entries: u32) -> u16 {
+    if u32::from(index) + 1 == entries { 0 } else { index + 1 }
+}
+
+/// How far `to` lies after `from` in a ring of `entries`.
+#[inline]
+fn distance(from: u16, to: u16, entries: u32) -> u32 {
+    let (from, to) = (u32::from(from), u32::from(to));
+    if to >= from { to - from } else { entries - from + to }
+}
+
+impl<T> QueuePair<T> {
+    /// An empty pair, as both sides see it after creation.
+    ///
+    /// # Errors
+    /// [`ShapeError`] where the numbers do not fit together.
+    pub fn new(shape: QueuePairShape) -> Result<Self, ShapeError> {
+        let entries = 2..=65536;
+        let entries_min = shape.submission_entries.min(shape.completion_entries);
+        let good = entries.contains(&shape.submission_entries)
+            && entries.contains(&shape.completion_entries)
+            && (1..entries_min.min(COMMANDS_MAX + 1)).contains(&shape.commands_max);
+        let Some(commands) = u16::try_from(shape.commands_max).ok().filter(|_| good) else {
+            return Err(ShapeError(shape));
+        };
+        let slot =
+            |_| Slot { generation: 0, state: State::Free, deadline_ns: u64::MAX, context: None };
+        Ok(Self {
+            shape,
+            index_bits: (shape.commands_max - 1).checked_ilog2().map_or(0, |log| log + 1),
+            slots: (0..commands).map(slot).collect(),
+            free: (0..commands).rev().collect(),
+            tail: 0,
+            tail_rung: 0,
+            submission_head: 0,
+            head: 0,
+            head_rung: 0,
+            phase: true,
+            deadline_bound_ns: u64::MAX,
+        })
+    }
+
+    /// The sizes that it was made with.
+    pub fn shape(&self) -> QueuePairShape {
+        self.shape
+    }
+
+    #[inline]
+    fn command_id(&self, slot: u16) -> CommandId {
+        CommandId(self.slots[usize::from(slot)].generation | slot)
+    }
+
+    /// Commands that the drive may still complete, given-up ones too.
+    #[inline]
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Reserves an entry and an identifier; `None` while the queue is full.
+    #[inline]
+    pub fn reserve(&mut self) -> Option<Reservation<'_, T>> {
+        let slot = *self.free.last()?;
+        if advance(self.tail, self.shape.submission_entries) == self.submission_head {
+            return None;
+        }
+        Some(Reservation { pair: self, slot })
+    }
+
+    /// The tail to write to the doorbell, where the drive has not been told yet.
+    #[inline]
+    pub fn take_submission_doorbell(&mut self) -> Option<u16> {
+        let changed = self.tail != self.tail_rung;
+        self.tail_rung = self.tail;
+        changed.then_some(self.tail)
+    }
+
+    /// The head to write to the doorbell, where the drive has not been told yet.
+    #[inline]
+    pub fn take_completion_doorbell(&mut self) -> Option<u16> {
+        let changed = self.head != self.head_rung;
+        self.head_rung = self.head;
+        changed.then_some(self.head)
+    }
+
+    /// The completion entry to look at next.
+    #[inline]
+    pub fn completion_index(&self) -> u16 {
+        self.head
+    }
+
+    /// The phase tag that a new entry has there.
+    #[inline]
+    pub fn completion_phase(&self) -> bool {
+        self.phase
+    }
+
+    /// Takes the entry at [`QueuePair::completion_index`]; `None` where it is not a new one.
+    ///
+    /// # Errors
+    /// [`Misbehaved`], with the entry consumed and every command left as it was.
+    #[inline]
+    pub fn complete(&mut self, entry: &Completion) -> Option<Result<Completed<T>, Misbehaved>> {
+        if entry.phase() != self.phase {
+            return None;
+        }
+        self.head = advance(self.head, self.shape.completion_entries);
+        self.phase ^= self.head == 0;
+        Some(self.accept(entry))
+    }
+
+    #[inline]
+    fn accept(&mut self, entry: &Completion) -> Result<Completed<T>, Misbehaved> {
+        let queue = self.shape.queue;
+        if entry.submission_queue() != queue {
+            return Err(Misbehaved::WrongQueue { queue, reported: entry.submission_queue() });
+        }
+        let command = entry.command_id();
+        let index = command.0 & self.index_mask();
+        let Some(slot) = self.slots.get_mut(usize::from(index)) else {
+            return Err(Misbehaved::UnknownCommand { queue, command });
+        };
+        if slot.state == State::Free || slot.generation | index != command.0 {
+            return Err(Misbehaved::StaleCommand { queue, command });
+        }
+        let entries = self.shape.submission_entries;
+        let fetched = distance(self.submission_head, entry.sqhd, entries);
+        let told = distance(self.submission_head, self.tail_rung, entries);
+        if u32::from(entry.sqhd) >= entries || fetched > told {
+            let (head, tail) = (self.submission_head, self.tail_rung);
+            return Err(Misbehaved::SubmissionHead { queue, reported: entry.sqhd, head, tail });
+        }
+        self.submission_head = entry.sqhd;
+        let retired = slot.state == State::Retired;
+        let context = self.release(index);
+        Ok(if retired {
+            Completed::Drained { command, context }
+        } else {
+            Completed::Ended { command, context, status: entry.status(), result: entry.dw0 }
+        })
+    }
+
+    /// Gives a command up: nobody waits for it, but identifier and context stay until it is drained.
+    ///
+    /// False where no such command is in flight.
+    pub fn retire(&mut self, command: CommandId) -> bool {
+        let in_flight = self.is_in_flight(command);
+        if in_flight {
+            let index = command.0 & self.index_mask();
+            self.slots[usize::from(index)].state = State::Retired;
+        }
+        in_flight
+    }
+
+    /// Whether this command is in flight and not given up.
+    pub fn is_in_flight(&self, command: CommandId) -> bool {
+        let index = command.0 & self.index_mask();
+        self.slots.get(usize::from(index)).is_some_and(|slot| {
+            slot.state == State::InFlight && slot.generation | index == command.0
+        })
+    }
+
+    /// The commands in flight and not given up, with their contexts.
+    pub fn commands(&self) -> impl Iterator<Item = (CommandId, &T)> {
+        self.slots.iter().zip(0u16..).filter(|(slot, _)| slot.state == State::InFlight).filter_map(
+            |(slot, index)| Some((CommandId(slot.generation | index), slot.context.as_ref()?)),
+        )
+    }
+
+    /// Appends the commands whose deadline has passed; each is reported once.
+    ///
+    /// # Cost
+    /// One comparison while no deadline is near, else a pass over all slots.
+    #[inline]
+    pub fn take_overdue(&mut self, now_ns: u64, overdue: &mut Vec<CommandId>) {
+        if now_ns >= self.deadline_bound_ns {
+            self.scan_overdue(now_ns, overdue);
+        }
+    }
+
+    #[cold]
+    fn scan_overdue(&mut self, now_ns: u64, overdue: &mut Vec<CommandId>) {
+        let mut bound_ns = u64::MAX;
+        for (slot, index) in self.slots.iter_mut().zip(0u16..) {
+            if slot.state != State::InFlight {
+                continue;
+            }
+            if slot.deadline_ns <= now_ns {
+                slot.deadline_ns = u64::MAX;
+                overdue.push(CommandId(slot.generation | index));
+            }
+            bound_ns = bound_ns.min(slot.deadline_ns);
+        }
+        self.deadline_bound_ns = bound_ns;
+    }
+
+    /// No deadline is before this time (which may be too early).
+    pub fn deadline_bound_ns(&self) -> u64 {
+        self.deadline_bound_ns
+    }
+
+    /// Puts the pair back to its state after creation and hands out what was in flight.
+    ///
+    /// Only once the drive no longer knows the queue: it has been deleted, or the controller reset.
+    /// Generations go on, so that the drive's old identifiers stay stale.
+    pub fn restart(&mut self) -> Vec<Lost<T>> {
+        let mut lost = Vec::new();
+        for index in (0u16..).take(self.slots.len()) {
+            let state = self.slots[usize::from(index)].state;
+            if state != State::Free {
+                let command = self.command_id(index);
+                let context = self.release(index);
+                lost.push(Lost { command, retired: state == State::Retired, context });
+            }
+        }
+        (self.tail, self.tail_rung, self.submission_head) = (0, 0, 0);
+        (self.head, self.head_rung, self.phase) = (0, 0, true);
+        self.deadline_bound_ns = u64::MAX;
+        lost
+    }
+
+    #[inline]
+    fn index_mask(&self) -> u16 {
+        !(u16::MAX << self.index_bits)
+    }
+
+    #[inline]
+    fn release(&mut self, index: u16) -> T {
+        let step = 1u16 << self.index_bits;
+        let slot = &mut self.slots[usize::from(index)];
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(step);
+        if slot.generation | index == u16::MAX {
+            slot.generation = 0;
+        }
+        self.free.push(index);
+        slot.context.take().expect("a slot that is not free has a context")
+    }
+}
