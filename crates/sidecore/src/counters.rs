@@ -1,0 +1,110 @@
+//! What side cores did: kept by the one that does it, published for whoever asks.
+//!
+//! A side core counts in plain words and stores them here now and then, at the latest in the first
+//! step in which it found nothing to do.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($(#[$outer:meta])* $name:ident / $shared:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
+        $(#[$outer])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct $name {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl $name {
+            /// Every counter by name, for reports.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field),)*]
+            }
+            /// Adds another's counts.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
+            /// What was counted since `before`.
+            #[must_use]
+            pub fn since(&self, before: &Self) -> Self {
+                Self { $($field: self.$field - before.$field,)* }
+            }
+        }
+
+        #[derive(Default)]
+        pub(crate) struct $shared {
+            $($field: AtomicU64,)*
+        }
+
+        impl $shared {
+            pub fn publish(&self, counts: &$name) {
+                $(self.$field.store(counts.$field, Ordering::Relaxed);)*
+            }
+            pub fn read(&self) -> $name {
+                $name { $($field: self.$field.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// What was done for one ring.
+    RingCounters / SharedRingCounters {
+        /// Requests copied out of the ring.
+        requests,
+        /// Bytes of requests that crossed to the host.
+        request_bytes,
+        /// Completion words written into device memory.
+        completions,
+        /// Requests that ended in success.
+        succeeded,
+        /// Requests that ended with a status other than success.
+        failed,
+        /// Requests refused by a check, among those that failed.
+        refused,
+        /// Requests whose own limit passed.
+        timed_out,
+        /// Requests that ended as cancelled.
+        cancelled,
+        /// Requests ended because their side core was lost.
+        side_core_lost,
+        /// Entries that name no record that could be answered.
+        unanswerable,
+        /// Completions from storage that belong to no request in flight.
+        stray_completions,
+        /// Times a storage queue had to be quiesced because it stayed silent.
+        storage_quiesced,
+        /// Payload bytes through the window.
+        window_bytes,
+        /// Payload bytes left in staging for GPU lanes to load.
+        pull_bytes,
+        /// Payload bytes that GPU lanes had stored into staging.
+        push_bytes,
+        /// Payload bytes through the copy engine.
+        bounce_bytes,
+        /// Times `fetched` was published.
+        fetched_published,
+        /// Times the ring was restarted.
+        restarts,
+        /// Requests completed at the lowest layer that storage controls.
+        ios_at_device,
+        /// System calls made by storage.
+        syscalls,
+        /// Doorbells rung by storage.
+        cpu_doorbells,
+        /// Completions that storage found by polling.
+        completions_polled,
+    }
+}
+
+counters! {
+    /// What one side core did.
+    SideCoreCounters / SharedCoreCounters {
+        /// CPU time of its thread, in nanoseconds.
+        cpu_ns,
+        /// Steps made.
+        steps,
+        /// Steps that found something to do.
+        busy_steps,
+        /// Times it slept.
+        sleeps,
+    }
+}

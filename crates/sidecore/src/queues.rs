@@ -1,0 +1,135 @@
+//! The storage queues of one ring: one a source, opened by the thread that serves.
+
+use std::collections::VecDeque;
+
+use abi::ring::Id;
+use storage::{Counters, QueueOptions, StorageQueue};
+
+use crate::counters::RingCounters;
+use crate::registry::{Place, Tables};
+use crate::ring::RingShared;
+
+/// One source's queue.
+pub(crate) struct SourceQueue {
+    pub id: Id,
+    pub queue: Box<dyn StorageQueue>,
+    /// Requests that storage has and has not ended.
+    pub in_flight: u32,
+    /// Records (and serials) that found the queue full, oldest first.
+    pub backlog: VecDeque<(u32, u32)>,
+}
+
+/// What a source's table index leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Leads {
+    /// Opening failed with this errno, or 0.
+    Failed(i32),
+    Nowhere,
+    To(u16),
+}
+
+/// All queues of one ring.
+#[derive(Default)]
+pub(crate) struct Queues {
+    pub list: Vec<SourceQueue>,
+    leads: Vec<Leads>,
+    /// Version of the tables that this follows.
+    pub version: u64,
+    /// What closed queues had done.
+    closed: Counters,
+}
+
+fn add(sum: &mut Counters, more: &Counters) {
+    sum.ios_at_device += more.ios_at_device;
+    sum.syscalls += more.syscalls;
+    sum.bytes_read += more.bytes_read;
+    sum.bytes_written += more.bytes_written;
+    sum.doorbells += more.doorbells;
+    sum.completions_polled += more.completions_polled;
+}
+
+impl Queues {
+    /// No queue yet, after others that had done this much.
+    pub fn resume(counts: &RingCounters) -> Self {
+        let closed = Counters {
+            ios_at_device: counts.ios_at_device,
+            syscalls: counts.syscalls,
+            doorbells: counts.cpu_doorbells,
+            completions_polled: counts.completions_polled,
+            ..Counters::default()
+        };
+        Self { closed, ..Self::default() }
+    }
+
+    /// Where the requests of a registered source go.
+    #[inline]
+    pub fn leads(&self, source: Id) -> Leads {
+        self.leads.get(source.index() as usize).copied().unwrap_or(Leads::Nowhere)
+    }
+
+    /// Positions of queues whose source is no longer registered.
+    pub fn orphans(&self, tables: &Tables) -> Vec<usize> {
+        let gone = |(at, queue): (usize, &SourceQueue)| tables.source(queue.id).is_err().then_some(at);
+        self.list.iter().enumerate().filter_map(gone).collect()
+    }
+
+    /// Closes queues without a source (nothing of theirs is in flight) and opens missing ones.
+    ///
+    /// Calls back with each move of a queue from one position to another.
+    pub fn follow(&mut self, ring: &RingShared, tables: &Tables, mut moved: impl FnMut(u16, u16)) {
+        for at in self.orphans(tables).into_iter().rev() {
+            add(&mut self.closed, &self.list[at].queue.counters());
+            self.list.swap_remove(at);
+            if at < self.list.len() {
+                moved(position(self.list.len()), position(at));
+            }
+        }
+        self.leads.clear();
+        for place in &tables.sources {
+            let Place::Live(source) = place else {
+                self.leads.push(Leads::Nowhere);
+                continue;
+            };
+            let open = self.list.iter().position(|queue| queue.id == source.id);
+            let leads = match open {
+                Some(at) => Leads::To(position(at)),
+                None => self.open(ring, source),
+            };
+            self.leads.push(leads);
+        }
+        self.version = tables.version;
+    }
+
+    fn open(&mut self, ring: &RingShared, source: &crate::registry::SourceEntry) -> Leads {
+        let depth = ring.config.storage_depth.min(ring.config.records);
+        let options = QueueOptions { depth, registered: vec![ring.staging.clone()] };
+        match source.storage.open_queue(&options) {
+            Ok(queue) => {
+                let backlog = VecDeque::with_capacity(ring.config.records as usize);
+                self.list.push(SourceQueue { id: source.id, queue, in_flight: 0, backlog });
+                Leads::To(position(self.list.len() - 1))
+            }
+            Err(error) => {
+                ring.complain(format!("{}: {error}", source.storage.explain()));
+                let errno = match &error {
+                    storage::StorageError::Os { source, .. } => source.raw_os_error(),
+                    _ => None,
+                };
+                Leads::Failed(errno.unwrap_or(0))
+            }
+        }
+    }
+
+    /// What all queues have done.
+    pub fn counters(&self) -> Counters {
+        let mut sum = self.closed;
+        for queue in &self.list {
+            add(&mut sum, &queue.queue.counters());
+        }
+        sum
+    }
+}
+
+fn position(at: usize) -> u16 {
+    u16::try_from(at).expect("there are at most 4,096 sources")
+}

@@ -1,0 +1,280 @@
+//! The ways a request ends: storage's word, its own limit, a cancel, a quiesce.
+//!
+//! Early ends climb a ladder, and the request is answered only at its end:
+//!
+//! ```text
+//! limit or cancel -> storage is asked to end it -> (grace) -> its queue is quiesced -> answered
+//! ```
+//!
+//! Requests that a quiesced queue gives back though nobody asked for their end are started once
+//! more. Storage writes staging only, never a buffer: payload is delivered here, after the claim.
+
+use abi::ring::{OP_READ, OP_WRITE};
+use abi::status;
+use gpu::{Copy, DeviceMemory};
+use storage::Completion;
+
+use super::Service;
+use crate::job::{Cause, Job, JobState};
+use crate::registry::Tables;
+use crate::ring::{ReadRoute, RingShared};
+
+/// First byte of a record's staging area.
+#[inline]
+pub(super) fn staging_at(ring: &RingShared, record: u32) -> usize {
+    record as usize * ring.config.staging_stride as usize
+}
+
+/// A copy between a record's staging area and its request's buffer.
+pub(super) fn staging_copy<'a>(
+    ring: &'a RingShared,
+    device: &'a DeviceMemory,
+    record: u32,
+    job: &Job,
+    bytes: u32,
+) -> Copy<'a> {
+    Copy {
+        host: &ring.staging,
+        host_offset: staging_at(ring, record),
+        device,
+        device_offset: job.buffer_offset,
+        bytes: bytes as usize,
+    }
+}
+
+impl Service {
+    /// Takes one completion from storage.
+    pub(super) fn on_completion(&mut self, ring: &RingShared, tables: &Tables, c: &Completion) {
+        match self.started(c.token) {
+            Some(record) => {
+                let at = usize::from(self.jobs[record as usize].queue);
+                self.queues.list[at].in_flight -= 1;
+                self.conclude(ring, tables, record, c);
+            }
+            None => self.counts.stray_completions += 1,
+        }
+    }
+
+    /// The record whose present request storage means; late and doubled completions mean none.
+    fn started(&self, token: u64) -> Option<u32> {
+        let record = (token & 0xffff_ffff) as u32;
+        let job = self.jobs.get(record as usize)?;
+        (job.state == JobState::Started && job.token(record) == token).then_some(record)
+    }
+
+    /// Ends a request as storage says, or as it was asked to end.
+    fn conclude(&mut self, ring: &RingShared, tables: &Tables, record: u32, c: &Completion) {
+        let job = &self.jobs[record as usize];
+        let failed = c.errno != 0 || !c.status.is_success();
+        match job.cause {
+            Cause::Limit => return self.end_early(ring, record, status::TIMED_OUT),
+            Cause::Lane | Cause::Host if failed => {
+                return self.end_early(ring, record, status::CANCELLED);
+            }
+            _ => {}
+        }
+        if c.errno != 0 {
+            self.end(ring, record, status::OS, c.errno.unsigned_abs());
+        } else if failed {
+            self.end(ring, record, c.status.bits(), c.bytes);
+        } else {
+            self.deliver(ring, tables, record, c.bytes);
+        }
+    }
+
+    fn end_early(&mut self, ring: &RingShared, record: u32, status: u16) {
+        if status == status::TIMED_OUT {
+            self.counts.timed_out += 1;
+        } else {
+            self.counts.cancelled += 1;
+        }
+        self.end(ring, record, status, 0);
+    }
+
+    /// Ends a request that storage has served, delivering a read's payload.
+    fn deliver(&mut self, ring: &RingShared, tables: &Tables, record: u32, moved: u32) {
+        if !self.claim(ring, record) {
+            return;
+        }
+        let job = self.jobs[record as usize];
+        let carries = matches!(job.opcode, OP_READ | OP_WRITE);
+        let moved = if carries { moved.min(job.length) } else { 0 };
+        if job.opcode == OP_READ {
+            // The buffer may have been deregistered meanwhile: then its memory is not ours.
+            let Ok(buffer) = tables.buffer(job.buffer) else {
+                return self.answer(record, status::STALE_ID, 0);
+            };
+            if !self.deliver_payload(ring, &buffer.memory, record, &job, moved) {
+                return self.answer(record, status::BAD_BUFFER, 0);
+            }
+        }
+        let short = carries && moved < job.length;
+        self.answer(record, if short { status::SHORT } else { status::SUCCESS }, moved);
+    }
+
+    fn deliver_payload(
+        &mut self,
+        ring: &RingShared,
+        memory: &DeviceMemory,
+        record: u32,
+        job: &Job,
+        moved: u32,
+    ) -> bool {
+        match ring.config.read_route {
+            ReadRoute::Pull => {
+                self.counts.pull_bytes += u64::from(moved);
+                true
+            }
+            ReadRoute::Bounce => {
+                self.counts.bounce_bytes += u64::from(moved);
+                ring.gpu.copy_to_device(staging_copy(ring, memory, record, job, moved)).is_ok()
+            }
+            ReadRoute::Window => {
+                let Some(window) = &memory.window else { return false };
+                let Ok(offset) = usize::try_from(job.buffer_offset) else { return false };
+                self.counts.window_bytes += u64::from(moved);
+                window.copy_from(offset, &ring.staging, staging_at(ring, record), moved as usize);
+                true
+            }
+        }
+    }
+
+    /// Asks for the early end of the request that uses `record` in `turn`, if one does.
+    pub(super) fn cancel(&mut self, record: u32, turn: u16, now_ns: u64) {
+        let job = &self.jobs[record as usize];
+        if job.turn == turn && job.state != JobState::Idle && job.cause == Cause::None {
+            self.hasten(record, Cause::Lane, now_ns);
+        }
+    }
+
+    /// Asks storage for the early end of a request. What waits for room ends in the next expiry.
+    fn hasten(&mut self, record: u32, cause: Cause, now_ns: u64) {
+        let job = &mut self.jobs[record as usize];
+        job.cause = cause;
+        job.deadline_ns = match job.state {
+            JobState::Started => now_ns.saturating_add(self.grace_ns),
+            _ => now_ns,
+        };
+        self.next_deadline_ns = self.next_deadline_ns.min(job.deadline_ns);
+        if job.state == JobState::Started {
+            let token = job.token(record);
+            self.queues.list[usize::from(job.queue)].queue.cancel(token);
+        }
+    }
+
+    /// Acts on every deadline that has passed.
+    pub(super) fn expire(&mut self, ring: &RingShared, tables: &Tables, now_ns: u64) {
+        self.next_deadline_ns = u64::MAX;
+        for index in 0..self.jobs.len() {
+            let job = &self.jobs[index];
+            if job.state == JobState::Idle {
+                continue;
+            }
+            if job.deadline_ns > now_ns {
+                self.next_deadline_ns = self.next_deadline_ns.min(job.deadline_ns);
+                continue;
+            }
+            let record = u32::try_from(index).expect("records are numbered with 24 bits");
+            match (job.state, job.cause) {
+                (JobState::Waiting, Cause::None | Cause::Limit) => {
+                    self.end_early(ring, record, status::TIMED_OUT);
+                }
+                (JobState::Waiting, _) => self.end_early(ring, record, status::CANCELLED),
+                (_, Cause::None) => self.hasten(record, Cause::Limit, now_ns),
+                // Storage stayed silent for the grace, too.
+                _ => self.quiesce_queue(ring, tables, usize::from(self.jobs[index].queue), false),
+            }
+        }
+    }
+
+    /// Ends everything that one storage queue has. Blocks for as long as storage needs to.
+    ///
+    /// Where `all`, requests end as cancelled; else those that were not asked to end start again.
+    fn quiesce_queue(&mut self, ring: &RingShared, tables: &Tables, at: usize, all: bool) {
+        self.counts.storage_quiesced += 1;
+        let mut completions = std::mem::take(&mut self.completions);
+        let queue = &mut self.queues.list[at];
+        queue.queue.quiesce(&mut completions);
+        queue.in_flight = 0;
+        for c in completions.drain(..) {
+            match self.started(c.token) {
+                Some(record) => self.settle(ring, tables, record, Some(&c), all),
+                None => self.counts.stray_completions += 1,
+            }
+        }
+        self.completions = completions;
+        // What storage has forgotten is over as well: nothing touches memory after a quiesce.
+        for index in 0..self.jobs.len() {
+            let job = &self.jobs[index];
+            if job.state == JobState::Started && usize::from(job.queue) == at {
+                let record = u32::try_from(index).expect("records are numbered with 24 bits");
+                self.settle(ring, tables, record, None, all);
+            }
+        }
+    }
+
+    /// Ends, or starts again, one request of a queue that was quiesced.
+    fn settle(
+        &mut self,
+        ring: &RingShared,
+        tables: &Tables,
+        record: u32,
+        completion: Option<&Completion>,
+        all: bool,
+    ) {
+        let job = &mut self.jobs[record as usize];
+        let succeeded = completion.filter(|c| c.status.is_success() && c.errno == 0);
+        if let Some(c) = succeeded {
+            return self.conclude(ring, tables, record, c);
+        }
+        if all && job.cause == Cause::None {
+            job.cause = Cause::Host;
+        }
+        match (job.cause, completion) {
+            (Cause::Limit, _) => self.end_early(ring, record, status::TIMED_OUT),
+            (Cause::Lane | Cause::Host, _) => self.end_early(ring, record, status::CANCELLED),
+            (Cause::None, _) if !job.retried => {
+                job.retried = true;
+                job.state = JobState::Waiting;
+                let serial = job.serial;
+                self.queues.list[usize::from(job.queue)].backlog.push_back((record, serial));
+            }
+            (Cause::None, Some(c)) => self.conclude(ring, tables, record, c),
+            (Cause::None, None) => self.end_early(ring, record, status::TIMED_OUT),
+        }
+    }
+
+    /// Ends everything in flight, by the host's wish.
+    pub(super) fn quiesce_all(&mut self, ring: &RingShared, tables: &Tables) {
+        for at in 0..self.queues.list.len() {
+            if self.queues.list[at].in_flight > 0 {
+                self.quiesce_queue(ring, tables, at, true);
+            }
+            while let Some((record, serial)) = self.queues.list[at].backlog.pop_front() {
+                let job = &self.jobs[record as usize];
+                if job.serial == serial && job.state == JobState::Waiting {
+                    self.end_early(ring, record, status::CANCELLED);
+                }
+            }
+        }
+    }
+
+    /// Takes over a new version of the tables: queues of sources that are gone are ended first.
+    pub(super) fn follow_tables(&mut self, ring: &RingShared, tables: &Tables) {
+        for at in self.queues.orphans(tables) {
+            self.quiesce_queue(ring, tables, at, true);
+            while let Some((record, serial)) = self.queues.list[at].backlog.pop_front() {
+                let job = &self.jobs[record as usize];
+                if job.serial == serial && job.state == JobState::Waiting {
+                    self.end_early(ring, record, status::CANCELLED);
+                }
+            }
+        }
+        let jobs = &mut self.jobs;
+        self.queues.follow(ring, tables, |from, to| {
+            for job in jobs.iter_mut().filter(|job| job.queue == from) {
+                job.queue = to;
+            }
+        });
+    }
+}

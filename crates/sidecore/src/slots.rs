@@ -1,0 +1,172 @@
+//! The in-flight table: one atomic word a record, which says who may end the request that uses it.
+//!
+//! ```text
+//! turn (16, lowest) | state (8) | zero (8) | epoch (32)
+//!
+//! Free -> InFlight     the side core that fetched the request, in its epoch
+//! InFlight -> Claimed  whoever ends the request: the side core, or the supervisor. One wins.
+//! Claimed -> Free      the winner, after the completion word is out
+//! InFlight -> Poisoned the supervisor, where storage may still write the record's staging area
+//! ```
+//!
+//! A side core that was given up keeps its old epoch, so that nothing it tries here succeeds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a record is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SlotState {
+    Claimed,
+    Free,
+    InFlight,
+    Poisoned,
+}
+
+/// One word of the table, unpacked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot {
+    pub turn: u16,
+    pub state: SlotState,
+    pub epoch: u32,
+}
+
+impl Slot {
+    const fn pack(self) -> u64 {
+        let state = match self.state {
+            SlotState::Free => 0u64,
+            SlotState::InFlight => 1,
+            SlotState::Claimed => 2,
+            SlotState::Poisoned => 3,
+        };
+        self.turn as u64 | state << 16 | (self.epoch as u64) << 32
+    }
+
+    const fn unpack(word: u64) -> Self {
+        let state = match word >> 16 & 0xff {
+            0 => SlotState::Free,
+            1 => SlotState::InFlight,
+            2 => SlotState::Claimed,
+            _ => SlotState::Poisoned,
+        };
+        Self { turn: (word & 0xffff) as u16, state, epoch: (word >> 32) as u32 }
+    }
+}
+
+/// What came of beginning a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Begun {
+    /// The record is in flight with another request, or the epoch is over.
+    Busy,
+    /// Storage may still write the record's staging area.
+    Poisoned,
+    /// The record has had this turn already.
+    Replayed,
+    Started,
+}
+
+/// The table of one ring.
+pub(crate) struct Slots {
+    words: Box<[AtomicU64]>,
+}
+
+impl Slots {
+    pub fn new(records: u32, start_turn: u16, epoch: u32) -> Self {
+        let free = Slot { turn: start_turn, state: SlotState::Free, epoch }.pack();
+        Self { words: (0..records).map(|_| AtomicU64::new(free)).collect() }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    #[inline]
+    pub fn load(&self, record: u32) -> Slot {
+        Slot::unpack(self.words[record as usize].load(Ordering::Acquire))
+    }
+
+    /// Moves a record from exactly `from` to `to`; whether this caller did.
+    #[inline]
+    pub fn change(&self, record: u32, from: Slot, to: Slot) -> bool {
+        self.words[record as usize]
+            .compare_exchange(from.pack(), to.pack(), Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Takes a record into flight for a request that was fetched in `epoch`.
+    #[inline]
+    pub fn begin(&self, record: u32, turn: u16, epoch: u32) -> Begun {
+        let found = self.load(record);
+        match found.state {
+            SlotState::Claimed | SlotState::InFlight => return Begun::Busy,
+            SlotState::Poisoned => return Begun::Poisoned,
+            SlotState::Free => {}
+        }
+        if !is_later(turn, found.turn) {
+            return Begun::Replayed;
+        }
+        let to = Slot { turn, state: SlotState::InFlight, epoch };
+        if found.epoch == epoch && self.change(record, found, to) {
+            Begun::Started
+        } else {
+            Begun::Busy
+        }
+    }
+
+    /// Wins or loses the right to end the request in `turn`.
+    #[inline]
+    pub fn claim(&self, record: u32, turn: u16, epoch: u32) -> bool {
+        let from = Slot { turn, state: SlotState::InFlight, epoch };
+        self.change(record, from, Slot { state: SlotState::Claimed, ..from })
+    }
+
+    /// Moves what `old` left poisoned or free to the present epoch, once nothing of it runs.
+    pub fn absolve(&self, old: u32, present: impl Fn() -> u32) {
+        for record in 0..u32::try_from(self.words.len()).expect("24 bits of records") {
+            let found = self.load(record);
+            if found.epoch == old && matches!(found.state, SlotState::Free | SlotState::Poisoned) {
+                let free = Slot { state: SlotState::Free, epoch: present(), ..found };
+                self.change(record, found, free);
+            }
+        }
+    }
+
+    /// Gives a claimed record back.
+    #[inline]
+    pub fn release(&self, record: u32, turn: u16, epoch: u32) {
+        let free = Slot { turn, state: SlotState::Free, epoch };
+        self.words[record as usize].store(free.pack(), Ordering::Release);
+    }
+}
+
+/// Whether turn `a` comes after turn `b`: by signed difference, so that it holds across the wrap.
+#[inline]
+pub(crate) const fn is_later(a: u16, b: u16) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_claim_wins_and_an_old_epoch_never_does() {
+        let slots = Slots::new(2, 0xffff, 7);
+        assert_eq!(slots.begin(0, 0, 7), Begun::Started, "turn 0 follows turn 0xffff");
+        assert_eq!(slots.begin(0, 1, 7), Begun::Busy);
+        assert!(!slots.claim(0, 0, 6), "an old epoch");
+        assert!(!slots.claim(0, 1, 7), "another turn");
+        assert!(slots.claim(0, 0, 7));
+        assert!(!slots.claim(0, 0, 7), "a second claim");
+        slots.release(0, 0, 7);
+        assert_eq!(slots.begin(0, 0, 7), Begun::Replayed);
+        assert_eq!(slots.begin(0, 1, 6), Begun::Busy, "an old epoch");
+        assert_eq!(slots.begin(0, 1, 7), Begun::Started);
+    }
+
+    #[test]
+    fn later_holds_across_the_wrap() {
+        assert!(is_later(1, 0) && is_later(0, 0xffff) && is_later(5, 0xfff0));
+        assert!(!is_later(0, 0) && !is_later(0xffff, 0) && !is_later(0x8000, 0));
+    }
+}
