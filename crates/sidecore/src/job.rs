@@ -36,7 +36,6 @@ pub(crate) struct Job {
     /// Tells this use of the record from earlier ones, in storage's tokens.
     pub serial: u32,
     pub buffer: Id,
-    pub source: Id,
     pub turn: u16,
     /// Position of the storage queue.
     pub queue: u16,
@@ -55,7 +54,6 @@ impl Job {
         length: 0,
         serial: 0,
         buffer: Id::from_bits(0),
-        source: Id::from_bits(0),
         turn: 0,
         queue: 0,
         opcode: OP_READ,
@@ -74,7 +72,6 @@ impl Job {
             length: request.length,
             serial: self.serial.wrapping_add(1),
             buffer: request.buffer,
-            source: request.source,
             turn: request.record_turn,
             queue,
             opcode: request.opcode,

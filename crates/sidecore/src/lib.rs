@@ -45,6 +45,6 @@ pub use engine::Engine;
 pub use error::EngineError;
 pub use hooks::{Hooks, Moment};
 pub use registry::{Buffer, Retirement, Rights, Source};
-pub use ring::{ReadRoute, Ring, RingConfig, WriteRoute};
+pub use ring::{ReadRoute, Ring, RingConfig, RingMemory, WriteRoute};
 pub use side_core::{CoreState, Progress, SideCore};
 pub use supervisor::Supervisor;

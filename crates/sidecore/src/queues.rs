@@ -69,7 +69,8 @@ impl Queues {
 
     /// Positions of queues whose source is no longer registered.
     pub fn orphans(&self, tables: &Tables) -> Vec<usize> {
-        let gone = |(at, queue): (usize, &SourceQueue)| tables.source(queue.id).is_err().then_some(at);
+        let gone =
+            |(at, queue): (usize, &SourceQueue)| tables.source(queue.id).is_err().then_some(at);
         self.list.iter().enumerate().filter_map(gone).collect()
     }
 

@@ -160,6 +160,17 @@ impl RingConfig {
     }
 }
 
+/// The memory of a ring.
+#[derive(Clone, Debug)]
+pub struct RingMemory {
+    /// Request entries, in pinned host memory.
+    pub entries: Region,
+    /// Staging areas, in pinned host memory.
+    pub staging: Region,
+    /// Control block, completion records and turns, in device memory, through the window.
+    pub device: Region,
+}
+
 /// What the host asks of a ring's side core.
 #[derive(Default)]
 pub(crate) struct Wishes {
@@ -358,6 +369,15 @@ impl Ring {
         &self.shared.config
     }
 
+    /// Its memory, for those who play the GPU's part or watch it in a simulation.
+    pub fn memory(&self) -> RingMemory {
+        RingMemory {
+            entries: self.shared.entries.clone(),
+            staging: self.shared.staging.clone(),
+            device: self.shared.window.clone(),
+        }
+    }
+
     /// What was done for it so far; exact once it has been idle for a step.
     pub fn counters(&self) -> RingCounters {
         let mut counters = self.shared.counters.read();
@@ -416,7 +436,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Serves requests again, in a new epoch, after a drain or close.
+    /// Serves requests again after a drain or close.
     pub fn restart(&self) {
         self.engine.attach(&self.shared);
         self.shared.set_mode(STATE_OPEN);

@@ -13,8 +13,6 @@
 
 mod check;
 mod ending;
-#[cfg(test)]
-mod tests;
 
 use std::sync::atomic::Ordering;
 
@@ -123,8 +121,7 @@ impl Service {
         }
         hooks.at(Moment::BeforeFetch);
         let mode = ring.mode();
-        let fetched =
-            if mode == STATE_CLOSED { 0 } else { self.fetch(ring, tables, mode, now_ns) };
+        let fetched = if mode == STATE_CLOSED { 0 } else { self.fetch(ring, tables, mode, now_ns) };
         hooks.at(Moment::BeforePoll);
         if self.active > 0 {
             self.poll(ring, tables);

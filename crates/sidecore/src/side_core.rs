@@ -266,7 +266,10 @@ impl SideCore {
         for attached in self.attached.drain(..) {
             let mut service = attached.service.lock().unwrap_or_else(PoisonError::into_inner);
             service.abandon(&attached.ring);
-            attached.ring.slots.absolve(attached.epoch, || attached.ring.epoch.load(Ordering::Acquire));
+            attached
+                .ring
+                .slots
+                .absolve(attached.epoch, || attached.ring.epoch.load(Ordering::Acquire));
         }
         self.shared.set_over();
         self.over = Some(CoreState::Deposed);

@@ -90,7 +90,9 @@ impl Watched {
         let beat = self.core.beat.load(Ordering::Acquire);
         let excused = self.core.is_parked() || self.core.ring_count() == 0;
         match self.since_ns {
-            Some(since) if beat == self.beat && !excused => now_ns.saturating_sub(since) >= stall_ns,
+            Some(since) if beat == self.beat && !excused => {
+                now_ns.saturating_sub(since) >= stall_ns
+            }
             _ => {
                 self.beat = beat;
                 self.since_ns = Some(now_ns);

@@ -94,9 +94,8 @@ impl Threads {
     pub fn join(self) {
         self.supervisor.unpark();
         let start = Instant::now();
-        let handles = std::mem::take(
-            &mut *self.handles.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+        let handles =
+            std::mem::take(&mut *self.handles.lock().unwrap_or_else(PoisonError::into_inner));
         for handle in handles {
             while !handle.is_finished() && start.elapsed() < JOIN_MAX {
                 handle.thread().unpark();

@@ -5,7 +5,7 @@ use abi::status;
 
 use crate::queues::{Leads, Queues};
 use crate::registry::{BufferEntry, Rights, SourceEntry, Tables, Unnamed};
-use crate::ring::{ReadRoute, RingShared, WriteRoute};
+use crate::ring::{ReadRoute, RingShared};
 
 /// Why a request is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,6 @@ pub(super) fn check(
     if by_window && buffer.memory.window.is_none() {
         return Err(status::BAD_BUFFER.into());
     }
-    debug_assert!(matches!(ring.config.write_route, WriteRoute::Push | WriteRoute::Bounce));
     Ok(queue)
 }
 
@@ -63,9 +62,7 @@ fn check_source<'a>(
     let source = tables.source(r.source).map_err(|why| named(why, status::BAD_SOURCE))?;
     match queues.leads(r.source) {
         Leads::To(queue) => Ok((source, queue)),
-        Leads::Failed(errno) => {
-            Err(Refusal { status: status::OS, detail: errno.unsigned_abs() })
-        }
+        Leads::Failed(errno) => Err(Refusal { status: status::OS, detail: errno.unsigned_abs() }),
         Leads::Nowhere => Err(status::BAD_SOURCE.into()),
     }
 }
@@ -74,7 +71,7 @@ fn check_length(ring: &RingShared, source: &SourceEntry, r: &Request) -> Result<
     let geometry = &source.geometry;
     if r.length > ring.config.staging_stride
         || r.length > geometry.transfer_bytes_max
-        || r.length % geometry.block_bytes != 0
+        || !r.length.is_multiple_of(geometry.block_bytes)
     {
         return Err(status::BAD_LENGTH.into());
     }
@@ -86,7 +83,7 @@ fn check_ranges(source: &SourceEntry, buffer: &BufferEntry, r: &Request) -> Resu
     let length = u64::from(r.length);
     let source_end = r.source_offset.checked_add(length);
     if source_end.is_none_or(|end| end > geometry.bytes)
-        || r.source_offset % u64::from(geometry.block_bytes) != 0
+        || !r.source_offset.is_multiple_of(u64::from(geometry.block_bytes))
     {
         return Err(status::SOURCE_RANGE.into());
     }
