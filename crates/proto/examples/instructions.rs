@@ -7,7 +7,7 @@
 use std::hint::black_box;
 
 use sidecore_proto::{Completed, QueuePair, QueuePairShape};
-use spec::{Completion, QueueId, Status};
+use spec::{CommandId, Completion, QueueId, Status};
 
 const DEPTH: u32 = 32;
 
@@ -15,18 +15,19 @@ fn main() {
     let count: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(100_000);
     let shape = QueuePairShape::for_commands(QueueId(1), DEPTH);
     let mut pair = QueuePair::<u64>::new(shape).expect("a depth of 32 is legal");
-    let (mut submitted, mut ended) = (0u64, 0u64);
-    let mut sent = Vec::with_capacity(32);
+    let (mut submitted, mut ended, mut contexts) = (0u64, 0u64, 0u64);
+    let mut sent = [CommandId(0); 32];
     let mut overdue = Vec::new();
     while ended < count {
-        while let Some(reservation) = pair.reserve() {
+        for slot in &mut sent {
+            let reservation = pair.reserve().expect("the queue is empty");
             black_box(reservation.index());
             let command = reservation.commit(submitted, submitted + 1_000_000_000);
             submitted += 1;
-            sent.push(command);
+            *slot = command;
         }
         let tail = black_box(pair.take_submission_doorbell()).unwrap_or(0);
-        for command in sent.drain(..) {
+        for command in sent {
             let status_phase = Completion::join(Status::SUCCESS, pair.completion_phase());
             let entry = Completion {
                 sqhd: tail,
@@ -36,15 +37,15 @@ fn main() {
                 ..Default::default()
             };
             match pair.complete(black_box(&entry)) {
-                Some(Ok(Completed::Ended { context, .. })) => {
-                    ended += u64::from(context < submitted)
-                }
+                Some(Ok(Completed::Ended { context, .. })) => contexts += context,
                 other => panic!("an honest completion is taken: {other:?}"),
             }
         }
+        ended += u64::from(DEPTH);
         black_box(pair.take_completion_doorbell());
         pair.take_overdue(submitted, &mut overdue);
     }
     assert!(overdue.is_empty(), "no deadline passed");
+    assert_eq!(contexts, (0..ended).sum(), "each command ended once");
     println!("{ended} commands submitted and completed");
 }

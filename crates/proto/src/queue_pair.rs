@@ -101,20 +101,32 @@ pub enum Misbehaved {
     },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Free,
-    InFlight,
-    Retired,
-}
+/// End of the list of free slots; no slot has this index.
+const NO_SLOT: u16 = u16::MAX;
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Already shifted above the index bits.
-    generation: u16,
-    state: State,
+    /// Identifier of the command in it, or of the next one: index and generation joined.
+    command: CommandId,
+    retired: bool,
+    next_free: u16,
     deadline_ns: u64,
+    /// What belongs to the command; nothing in a free slot.
     context: Option<T>,
+}
+
+impl<T> Slot<T> {
+    /// Changes the identifier, once the command that had it is over.
+    #[inline]
+    fn start_generation(&mut self, index_mask: u16) {
+        // Index bits stay; the carry out of the top is lost, as it should be.
+        let next = self.command.0.wrapping_add(index_mask).wrapping_add(1);
+        self.command = CommandId(if next == u16::MAX { index_mask } else { next });
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.context.is_some() && !self.retired
+    }
 }
 
 /// The end of one command.
@@ -155,13 +167,19 @@ pub struct Lost<T> {
 #[derive(Debug)]
 pub struct QueuePair<T> {
     shape: QueuePairShape,
-    index_bits: u32,
+    /// Bits of an identifier that are the index.
+    index_mask: u16,
     slots: Vec<Slot<T>>,
-    free: Vec<u16>,
+    /// Top of the stack of free slots, linked by `next_free`; [`NO_SLOT`] where there is none.
+    free: u16,
+    in_flight: usize,
     tail: u16,
     tail_rung: u16,
     /// First submission entry that the drive may not have fetched yet.
     submission_head: u16,
+    /// Entries from there to the tail, and to the tail that the drive was told.
+    unfetched: u32,
+    unfetched_told: u32,
     head: u16,
     head_rung: u16,
     phase: bool,
@@ -193,7 +211,7 @@ impl<T> Reservation<'_, T> {
     /// The identifier to write into the entry.
     #[inline]
     pub fn command_id(&self) -> CommandId {
-        self.pair.command_id(self.slot)
+        self.pair.slots[usize::from(self.slot)].command
     }
 
     /// Makes the command part of the queue: the drive may see it from the next doorbell on.
@@ -201,14 +219,15 @@ impl<T> Reservation<'_, T> {
     /// `deadline_ns` is when the caller loses patience; `u64::MAX` is never.
     #[inline]
     pub fn commit(self, context: T, deadline_ns: u64) -> CommandId {
-        let command = self.command_id();
         let pair = self.pair;
-        let popped = pair.free.pop();
-        debug_assert_eq!(popped, Some(self.slot), "the reserved slot is the top of the free ones");
         let slot = &mut pair.slots[usize::from(self.slot)];
-        slot.state = State::InFlight;
+        let command = slot.command;
+        pair.free = slot.next_free;
+        pair.in_flight += 1;
+        slot.retired = false;
         slot.deadline_ns = deadline_ns;
         slot.context = Some(context);
+        pair.unfetched += 1;
         pair.deadline_bound_ns = pair.deadline_bound_ns.min(deadline_ns);
         pair.tail = advance(pair.tail, pair.shape.submission_entries);
         command
@@ -225,7 +244,7 @@ fn advance(index: u16, entries: u32) -> u16 {
 #[inline]
 fn distance(from: u16, to: u16, entries: u32) -> u32 {
     let (from, to) = (u32::from(from), u32::from(to));
-    if to >= from { to - from } else { entries - from + to }
+    if to >= from { to - from } else { to.wrapping_sub(from).wrapping_add(entries) }
 }
 
 impl<T> QueuePair<T> {
@@ -242,16 +261,24 @@ impl<T> QueuePair<T> {
         let Some(commands) = u16::try_from(shape.commands_max).ok().filter(|_| good) else {
             return Err(ShapeError(shape));
         };
-        let slot =
-            |_| Slot { generation: 0, state: State::Free, deadline_ns: u64::MAX, context: None };
+        let slot = |index| Slot {
+            command: CommandId(index),
+            retired: false,
+            next_free: if index + 1 == commands { NO_SLOT } else { index + 1 },
+            deadline_ns: u64::MAX,
+            context: None,
+        };
         Ok(Self {
             shape,
-            index_bits: (shape.commands_max - 1).checked_ilog2().map_or(0, |log| log + 1),
+            index_mask: commands.next_power_of_two() - 1,
             slots: (0..commands).map(slot).collect(),
-            free: (0..commands).rev().collect(),
+            free: 0,
+            in_flight: 0,
             tail: 0,
             tail_rung: 0,
             submission_head: 0,
+            unfetched: 0,
+            unfetched_told: 0,
             head: 0,
             head_rung: 0,
             phase: true,
@@ -264,22 +291,17 @@ impl<T> QueuePair<T> {
         self.shape
     }
 
-    #[inline]
-    fn command_id(&self, slot: u16) -> CommandId {
-        CommandId(self.slots[usize::from(slot)].generation | slot)
-    }
-
     /// Commands that the drive may still complete, given-up ones too.
     #[inline]
     pub fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.in_flight
     }
 
     /// Reserves an entry and an identifier; `None` while the queue is full.
     #[inline]
     pub fn reserve(&mut self) -> Option<Reservation<'_, T>> {
-        let slot = *self.free.last()?;
-        if advance(self.tail, self.shape.submission_entries) == self.submission_head {
+        let slot = self.free;
+        if slot == NO_SLOT || self.unfetched + 1 == self.shape.submission_entries {
             return None;
         }
         Some(Reservation { pair: self, slot })
@@ -290,6 +312,7 @@ impl<T> QueuePair<T> {
     pub fn take_submission_doorbell(&mut self) -> Option<u16> {
         let changed = self.tail != self.tail_rung;
         self.tail_rung = self.tail;
+        self.unfetched_told = self.unfetched;
         changed.then_some(self.tail)
     }
 
@@ -334,23 +357,30 @@ impl<T> QueuePair<T> {
             return Err(Misbehaved::WrongQueue { queue, reported: entry.submission_queue() });
         }
         let command = entry.command_id();
-        let index = command.0 & self.index_mask();
+        let index = command.0 & self.index_mask;
         let Some(slot) = self.slots.get_mut(usize::from(index)) else {
             return Err(Misbehaved::UnknownCommand { queue, command });
         };
-        if slot.state == State::Free || slot.generation | index != command.0 {
+        if slot.command != command {
             return Err(Misbehaved::StaleCommand { queue, command });
         }
         let entries = self.shape.submission_entries;
         let fetched = distance(self.submission_head, entry.sqhd, entries);
-        let told = distance(self.submission_head, self.tail_rung, entries);
-        if u32::from(entry.sqhd) >= entries || fetched > told {
+        if u32::from(entry.sqhd) >= entries || fetched > self.unfetched_told {
             let (head, tail) = (self.submission_head, self.tail_rung);
             return Err(Misbehaved::SubmissionHead { queue, reported: entry.sqhd, head, tail });
         }
+        let Some(context) = slot.context.take() else {
+            return Err(Misbehaved::StaleCommand { queue, command });
+        };
         self.submission_head = entry.sqhd;
-        let retired = slot.state == State::Retired;
-        let context = self.release(index);
+        self.unfetched -= fetched;
+        self.unfetched_told -= fetched;
+        let retired = slot.retired;
+        slot.start_generation(self.index_mask);
+        slot.next_free = self.free;
+        self.free = index;
+        self.in_flight -= 1;
         Ok(if retired {
             Completed::Drained { command, context }
         } else {
@@ -364,25 +394,21 @@ impl<T> QueuePair<T> {
     pub fn retire(&mut self, command: CommandId) -> bool {
         let in_flight = self.is_in_flight(command);
         if in_flight {
-            let index = command.0 & self.index_mask();
-            self.slots[usize::from(index)].state = State::Retired;
+            self.slots[usize::from(command.0 & self.index_mask)].retired = true;
         }
         in_flight
     }
 
     /// Whether this command is in flight and not given up.
     pub fn is_in_flight(&self, command: CommandId) -> bool {
-        let index = command.0 & self.index_mask();
-        self.slots.get(usize::from(index)).is_some_and(|slot| {
-            slot.state == State::InFlight && slot.generation | index == command.0
-        })
+        let slot = self.slots.get(usize::from(command.0 & self.index_mask));
+        slot.is_some_and(|slot| slot.is_waited_for() && slot.command == command)
     }
 
     /// The commands in flight and not given up, with their contexts.
     pub fn commands(&self) -> impl Iterator<Item = (CommandId, &T)> {
-        self.slots.iter().zip(0u16..).filter(|(slot, _)| slot.state == State::InFlight).filter_map(
-            |(slot, index)| Some((CommandId(slot.generation | index), slot.context.as_ref()?)),
-        )
+        let waiting = self.slots.iter().filter(|slot| slot.is_waited_for());
+        waiting.filter_map(|slot| Some((slot.command, slot.context.as_ref()?)))
     }
 
     /// Appends the commands whose deadline has passed; each is reported once.
@@ -399,13 +425,13 @@ impl<T> QueuePair<T> {
     #[cold]
     fn scan_overdue(&mut self, now_ns: u64, overdue: &mut Vec<CommandId>) {
         let mut bound_ns = u64::MAX;
-        for (slot, index) in self.slots.iter_mut().zip(0u16..) {
-            if slot.state != State::InFlight {
+        for slot in &mut self.slots {
+            if !slot.is_waited_for() {
                 continue;
             }
             if slot.deadline_ns <= now_ns {
                 slot.deadline_ns = u64::MAX;
-                overdue.push(CommandId(slot.generation | index));
+                overdue.push(slot.command);
             }
             bound_ns = bound_ns.min(slot.deadline_ns);
         }
@@ -423,35 +449,20 @@ impl<T> QueuePair<T> {
     /// Generations go on, so that the drive's old identifiers stay stale.
     pub fn restart(&mut self) -> Vec<Lost<T>> {
         let mut lost = Vec::new();
-        for index in (0u16..).take(self.slots.len()) {
-            let state = self.slots[usize::from(index)].state;
-            if state != State::Free {
-                let command = self.command_id(index);
-                let context = self.release(index);
-                lost.push(Lost { command, retired: state == State::Retired, context });
+        for (slot, index) in self.slots.iter_mut().zip(0u16..) {
+            if let Some(context) = slot.context.take() {
+                let (command, retired) = (slot.command, slot.retired);
+                slot.start_generation(self.index_mask);
+                slot.next_free = self.free;
+                self.free = index;
+                self.in_flight -= 1;
+                lost.push(Lost { command, retired, context });
             }
         }
         (self.tail, self.tail_rung, self.submission_head) = (0, 0, 0);
+        (self.unfetched, self.unfetched_told) = (0, 0);
         (self.head, self.head_rung, self.phase) = (0, 0, true);
         self.deadline_bound_ns = u64::MAX;
         lost
-    }
-
-    #[inline]
-    fn index_mask(&self) -> u16 {
-        !(u16::MAX << self.index_bits)
-    }
-
-    #[inline]
-    fn release(&mut self, index: u16) -> T {
-        let step = 1u16 << self.index_bits;
-        let slot = &mut self.slots[usize::from(index)];
-        slot.state = State::Free;
-        slot.generation = slot.generation.wrapping_add(step);
-        if slot.generation | index == u16::MAX {
-            slot.generation = 0;
-        }
-        self.free.push(index);
-        slot.context.take().expect("a slot that is not free has a context")
     }
 }
