@@ -19,5 +19,8 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+mod generate;
 pub mod ring;
 pub mod status;
+
+pub use generate::generate;
