@@ -55,10 +55,6 @@ impl Dma {
         self.page_bytes = page_bytes;
     }
 
-    pub(crate) fn page_bytes(&self) -> u64 {
-        self.page_bytes
-    }
-
     /// Takes a new snapshot where regions came or went. One load otherwise.
     #[inline]
     pub(crate) fn refresh(&mut self) {
@@ -81,7 +77,11 @@ impl Dma {
             self.snapshot.resolve(address, bytes).ok_or(Status::INVALID_FIELD)?;
         let memory = region.slice(offset, bytes).map_err(|_| Status::INVALID_FIELD)?;
         // An I/O virtual address may be aligned where the memory behind it is not.
-        if memory.address().is_multiple_of(ENTRY_BYTES) { Ok(memory) } else { Err(Status::INVALID_FIELD) }
+        if memory.address().is_multiple_of(ENTRY_BYTES) {
+            Ok(memory)
+        } else {
+            Err(Status::INVALID_FIELD)
+        }
     }
 
     /// Appends the pieces of a transfer.

@@ -151,7 +151,8 @@ impl CompletionQueue {
         if value == self.head {
             return Ring::Same;
         }
-        let distance = |from: u32, to: u32| if to >= from { to - from } else { to + self.depth - from };
+        let distance =
+            |from: u32, to: u32| if to >= from { to - from } else { to + self.depth - from };
         if value < self.depth && distance(self.head, value) <= distance(self.head, self.tail) {
             self.head = value;
             Ring::Moved

@@ -1,0 +1,604 @@
+//! I/O commands from check to completion: Read, Write, Flush, Write Zeroes.
+//!
+//! ```text
+//! check --> fault? --> requests to storage --> all ended --> effects --> due? --> completion
+//!   | bad status         one a contiguous        (bounce copy, flip)
+//!   `--> completion      run of memory
+//! ```
+//!
+//! The host's memory is used as it is, one storage request per contiguous run. Only where a run
+//! ends in the middle of a storage block, or where a fault must change data on its way to storage,
+//! does the payload pass through a bounce buffer.
+//!
+//! Source: NVM Command Set 1.0c, 3.2; NVMe Base 2.0c, 7.1 (Flush).
+
+use mem::{MemoryKind, Region};
+use spec::admin::Abort;
+use spec::io::{BlockRange, Opcode};
+use spec::{Command, Nsid, Status};
+use storage::faults::{Action, IoShape};
+use storage::{Completion, Op, Rejected, Request};
+
+use crate::admin::refusal;
+use crate::config::ResetFault;
+use crate::controller::Controller;
+use crate::dma::{Direction, Piece, copy_pieces};
+use crate::flight::{Detour, State};
+use crate::queues::Answer;
+
+/// Token of requests that belong to no command.
+const NO_COMMAND: u64 = u64::MAX;
+/// The namespace of a Flush of all.
+const ALL: usize = usize::MAX;
+
+/// A command that may be carried out.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    op: Op,
+    namespace: usize,
+    /// First byte in the storage.
+    offset: u64,
+    bytes: u64,
+    flush_after: bool,
+}
+
+#[inline]
+fn token(index: u32, request: u32) -> u64 {
+    u64::from(request) << 32 | u64::from(index)
+}
+
+#[inline]
+fn index_of(token: u64) -> u32 {
+    u32::try_from(token & 0xffff_ffff).expect("masked to 32 bits")
+}
+
+impl Controller {
+    /// Takes a fetched I/O command.
+    #[inline]
+    pub(crate) fn begin_io(&mut self, queue: u16, command: &Command, now_ns: u64) {
+        let Some(submission) = &mut self.submission[usize::from(queue)] else { return };
+        if !submission.claim_id(command.cid) {
+            return self.refuse(queue, command.cid, Status::COMMAND_ID_CONFLICT);
+        }
+        let mut pieces = std::mem::take(&mut self.scratch_pieces);
+        match self.check_io(command, &mut pieces) {
+            Ok(transfer) => self.start(queue, command.cid, transfer, &mut pieces, now_ns),
+            Err(status) => {
+                if let Some(submission) = &mut self.submission[usize::from(queue)] {
+                    submission.release_id(command.cid);
+                }
+                self.refuse(queue, command.cid, status);
+            }
+        }
+        pieces.clear();
+        self.scratch_pieces = pieces;
+    }
+
+    fn refuse(&mut self, submission_queue: u16, command: u16, status: Status) {
+        self.counters.io_failed += 1;
+        self.answer(Answer { submission_queue, command, result: 0, status: refusal(status) });
+    }
+
+    /// Finds what is wrong with a command, or what it means and where its payload lies.
+    fn check_io(&self, command: &Command, pieces: &mut Vec<Piece>) -> Result<Transfer, Status> {
+        let op = match command.opcode {
+            Opcode::READ => Op::Read,
+            Opcode::WRITE => Op::Write,
+            Opcode::FLUSH => Op::Flush,
+            Opcode::WRITE_ZEROES => Op::WriteZeroes,
+            _ => return Err(Status::INVALID_OPCODE),
+        };
+        if command.flags & (Command::FLAGS_FUSE | Command::FLAGS_PSDT) != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        if op == Op::Flush {
+            return self.check_flush(command.namespace());
+        }
+        let namespace = self.namespace(command.namespace())?;
+        let range = BlockRange::decode(command);
+        let blocks = u64::from(range.blocks.0);
+        let bytes = blocks << namespace.block_shift;
+        let moves = matches!(op, Op::Read | Op::Write);
+        if moves && bytes > u64::from(self.options.transfer_bytes_max) {
+            return Err(Status::INVALID_FIELD);
+        }
+        if range.lba.0.checked_add(blocks).is_none_or(|end| end > namespace.blocks) {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        if op != Op::Read && namespace.read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED);
+        }
+        if moves {
+            self.dma.translate(command.prp1, command.prp2, bytes, pieces)?;
+        }
+        let index = command.nsid as usize - 1;
+        let offset = range.lba.0 << namespace.block_shift;
+        let flush_after = range.force_unit_access && op != Op::Read;
+        Ok(Transfer { op, namespace: index, offset, bytes, flush_after })
+    }
+
+    fn check_flush(&self, nsid: Nsid) -> Result<Transfer, Status> {
+        let namespace = if nsid == Nsid::BROADCAST {
+            ALL
+        } else {
+            self.namespace(nsid)?;
+            nsid.0 as usize - 1
+        };
+        Ok(Transfer { op: Op::Flush, namespace, offset: 0, bytes: 0, flush_after: false })
+    }
+
+    fn start(
+        &mut self,
+        queue: u16,
+        command: u16,
+        transfer: Transfer,
+        pieces: &mut Vec<Piece>,
+        now_ns: u64,
+    ) {
+        let index = self.flights.claim().expect("room was looked for before the fetch");
+        if let Some(submission) = &mut self.submission[usize::from(queue)] {
+            submission.outstanding += 1;
+        }
+        let fault = self.draw_fault(&transfer);
+        let moved = if transfer.op == Op::WriteZeroes { 0 } else { transfer.bytes };
+        let due_ns = self.timing.due_ns(now_ns, moved);
+        let flight = self.flights.get_mut(index);
+        (flight.queue, flight.command) = (queue, command);
+        (flight.op, flight.namespace) = (transfer.op, transfer.namespace);
+        (flight.due_ns, flight.flush_after) = (due_ns, transfer.flush_after);
+        flight.fault = fault;
+        match fault {
+            None => self.submit_all(index, &transfer, pieces),
+            Some(action) => {
+                if !self.start_faulty(index, transfer, action, pieces, now_ns) {
+                    return;
+                }
+            }
+        }
+        if self.flights.get(index).requests_left == 0 {
+            self.settle(index, now_ns);
+        }
+    }
+
+    #[inline]
+    fn draw_fault(&self, transfer: &Transfer) -> Option<Action> {
+        let namespace = self.namespaces.get(transfer.namespace)?;
+        let injector = namespace.options.faults.as_ref()?;
+        let bytes = u32::try_from(transfer.bytes).unwrap_or(u32::MAX);
+        injector.decide(&IoShape { op: transfer.op, offset: transfer.offset, bytes })
+    }
+
+    /// Starts a command that a fault falls on; false where it goes no further by itself.
+    fn start_faulty(
+        &mut self,
+        index: u32,
+        mut transfer: Transfer,
+        action: Action,
+        pieces: &mut Vec<Piece>,
+        now_ns: u64,
+    ) -> bool {
+        match action {
+            Action::Error(status) => {
+                self.flights.get_mut(index).fail(status);
+                return true;
+            }
+            Action::Stuck => {
+                self.flights.get_mut(index).state = State::Held;
+                let queue = usize::from(self.flights.get(index).queue);
+                if let Some(submission) = &mut self.submission[queue] {
+                    submission.stuck = true;
+                }
+                return false;
+            }
+            Action::Reset => {
+                match self.options.reset_fault {
+                    ResetFault::Fatal => self.fail_fatally("an injected reset"),
+                    ResetFault::SelfReset => self.reset_itself(now_ns),
+                }
+                return false;
+            }
+            Action::Torn { bytes, .. } => {
+                let block = self.namespaces[transfer.namespace].options.block_bytes;
+                transfer.bytes = u64::from(bytes - bytes % block);
+                transfer.flush_after = false;
+                truncate(pieces, transfer.bytes);
+                self.flights.get_mut(index).flush_after = false;
+            }
+            Action::Late { delay_ns } => {
+                let flight = self.flights.get_mut(index);
+                flight.due_ns = flight.due_ns.saturating_add(delay_ns);
+            }
+            Action::Flip { .. } => {
+                let pieces = pieces.clone();
+                let detour = Detour { bounce: None, pieces };
+                self.flights.get_mut(index).detour = Some(Box::new(detour));
+            }
+            Action::Duplicate | Action::Lost => {}
+        }
+        self.submit_all(index, &transfer, pieces);
+        true
+    }
+
+    /// Makes the storage requests of a command.
+    #[inline]
+    fn submit_all(&mut self, index: u32, transfer: &Transfer, pieces: &mut Vec<Piece>) {
+        self.flights.get_mut(index).bytes_expected = transfer.bytes;
+        match transfer.op {
+            Op::Flush => self.submit_flush(index, transfer.namespace),
+            Op::WriteZeroes => self.submit_zeroes(index, transfer),
+            Op::Read | Op::Write => {
+                if self.needs_bounce(index, transfer, pieces) {
+                    return self.submit_bounced(index, transfer, pieces);
+                }
+                let mut offset = transfer.offset;
+                for piece in pieces.drain(..) {
+                    let bytes = u64::from(piece.bytes);
+                    self.submit_piece(index, transfer, offset, piece);
+                    offset += bytes;
+                }
+            }
+        }
+    }
+
+    /// Whether the payload cannot go straight between storage and the host's pages.
+    #[inline]
+    fn needs_bounce(&self, index: u32, transfer: &Transfer, pieces: &[Piece]) -> bool {
+        let block = self.namespaces[transfer.namespace].storage_block_bytes;
+        let split = pieces.len() > 1 && pieces.iter().any(|p| !p.bytes.is_multiple_of(block));
+        let flips = self.flights.get(index).detour.is_some();
+        split || (flips && transfer.op == Op::Write)
+    }
+
+    #[cold]
+    fn submit_bounced(&mut self, index: u32, transfer: &Transfer, pieces: &[Piece]) {
+        let Some(bounce) = self.take_bounce() else {
+            return self.flights.get_mut(index).fail(Status::INTERNAL_ERROR);
+        };
+        self.counters.bytes_bounced += transfer.bytes;
+        if transfer.op == Op::Write {
+            copy_pieces(&bounce, pieces, Direction::Gather);
+            if let Some(Action::Flip { byte, mask }) = self.flights.get(index).fault {
+                flip(&bounce, byte as usize, mask);
+            }
+        }
+        let bytes = u32::try_from(transfer.bytes).expect("at most the largest transfer");
+        let piece = Piece { region: bounce.clone(), offset: 0, bytes };
+        let detour = Detour { bounce: Some(bounce), pieces: pieces.to_vec() };
+        self.flights.get_mut(index).detour = Some(Box::new(detour));
+        self.submit_piece(index, transfer, transfer.offset, piece);
+    }
+
+    fn take_bounce(&mut self) -> Option<Region> {
+        let bytes = self.options.transfer_bytes_max as usize;
+        let spare = self.bounce_free.pop();
+        spare.or_else(|| Region::map_anonymous(bytes, MemoryKind::Host).ok())
+    }
+
+    /// Makes the requests of one run: one, unless the storage takes less at once.
+    #[inline]
+    fn submit_piece(&mut self, index: u32, transfer: &Transfer, offset: u64, piece: Piece) {
+        let max = self.namespaces[transfer.namespace].request_bytes_max;
+        let Piece { region, offset: memory_offset, bytes } = piece;
+        if bytes <= max {
+            let (op, memory) = (transfer.op, region);
+            let request = Request { token: 0, op, offset, bytes, memory, memory_offset };
+            return self.submit(index, transfer.namespace, request);
+        }
+        let mut done = 0;
+        while done < bytes {
+            let now = (bytes - done).min(max);
+            let request = Request {
+                token: 0,
+                op: transfer.op,
+                offset: offset + u64::from(done),
+                bytes: now,
+                memory: region.clone(),
+                memory_offset: memory_offset + done as usize,
+            };
+            self.submit(index, transfer.namespace, request);
+            done += now;
+        }
+    }
+
+    fn submit_zeroes(&mut self, index: u32, transfer: &Transfer) {
+        let max = u64::from(self.namespaces[transfer.namespace].request_bytes_max);
+        let mut done = 0;
+        while done < transfer.bytes {
+            let now = (transfer.bytes - done).min(max);
+            let bytes = u32::try_from(now).expect("at most the largest request");
+            let request = self.request_without_memory(Op::WriteZeroes, transfer.offset + done);
+            self.submit(index, transfer.namespace, Request { bytes, ..request });
+            done += now;
+        }
+    }
+
+    fn submit_flush(&mut self, index: u32, namespace: usize) {
+        let all =
+            if namespace == ALL { 0..self.namespaces.len() } else { namespace..namespace + 1 };
+        for namespace in all {
+            let request = self.request_without_memory(Op::Flush, 0);
+            self.submit(index, namespace, request);
+        }
+    }
+
+    fn request_without_memory(&self, op: Op, offset: u64) -> Request {
+        let memory = self.no_memory.clone();
+        Request { token: 0, op, offset, bytes: 0, memory, memory_offset: 0 }
+    }
+
+    /// Hands one request to the storage, or lets it wait for room there.
+    #[inline]
+    fn submit(&mut self, index: u32, namespace: usize, mut request: Request) {
+        let flight = self.flights.get_mut(index);
+        request.token = token(index, flight.requests);
+        flight.requests += 1;
+        flight.requests_left += 1;
+        self.counters.storage_requests += 1;
+        let namespace = &mut self.namespaces[namespace];
+        if !namespace.waiting.is_empty() {
+            return namespace.waiting.push_back(request);
+        }
+        let queue = namespace.queue.as_mut().expect("opened when enabled");
+        match queue.try_submit(request) {
+            Ok(()) => {}
+            Err(Rejected::QueueFull(request)) => namespace.waiting.push_back(request),
+            Err(Rejected::Invalid(_, status)) => {
+                let flight = self.flights.get_mut(index);
+                flight.requests_left -= 1;
+                flight.fail(status);
+            }
+        }
+    }
+
+    /// Hands over what waited for room.
+    #[inline]
+    pub(crate) fn resubmit_waiting(&mut self) -> bool {
+        let mut any = false;
+        for position in 0..self.namespaces.len() {
+            while let Some(request) = self.namespaces[position].waiting.pop_front() {
+                let index = index_of(request.token);
+                let queue = self.namespaces[position].queue.as_mut().expect("opened when enabled");
+                match queue.try_submit(request) {
+                    Ok(()) => any = true,
+                    Err(Rejected::QueueFull(request)) => {
+                        self.namespaces[position].waiting.push_front(request);
+                        break;
+                    }
+                    Err(Rejected::Invalid(request, status)) => {
+                        let token = request.token;
+                        debug_assert_eq!(index_of(token), index);
+                        let ended = Completion { token, status, bytes: 0, errno: 0 };
+                        self.scratch_completions.push(ended);
+                        any = true;
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    /// Takes what the storage has ended.
+    #[inline]
+    pub(crate) fn poll_storage(&mut self, now_ns: u64) -> bool {
+        let mut ended = std::mem::take(&mut self.scratch_completions);
+        for namespace in &mut self.namespaces {
+            if let Some(queue) = namespace.queue.as_mut().filter(|q| q.in_flight() > 0) {
+                queue.poll(&mut ended);
+            }
+        }
+        let any = !ended.is_empty();
+        for completion in ended.drain(..) {
+            self.request_ended(&completion, now_ns);
+        }
+        self.scratch_completions = ended;
+        any
+    }
+
+    #[inline]
+    fn request_ended(&mut self, completion: &Completion, now_ns: u64) {
+        if completion.token == NO_COMMAND {
+            return;
+        }
+        let index = index_of(completion.token);
+        let flight = self.flights.get_mut(index);
+        flight.requests_left -= 1;
+        flight.bytes_moved += u64::from(completion.bytes);
+        if !completion.status.is_success() {
+            flight.fail(completion.status);
+        }
+        if flight.requests_left == 0 {
+            self.settle(index, now_ns);
+        }
+    }
+
+    /// All requests of a command have ended: its effects, then its completion or its wait.
+    #[inline]
+    fn settle(&mut self, index: u32, now_ns: u64) {
+        let flight = self.flights.get_mut(index);
+        let reads = flight.op == Op::Read;
+        if matches!(flight.op, Op::Read | Op::Write) && flight.bytes_moved < flight.bytes_expected {
+            // The storage ended early, although the blocks should be there.
+            flight.fail(if reads { Status::UNRECOVERED_READ_ERROR } else { Status::WRITE_FAULT });
+        }
+        if flight.flush_after && flight.status.is_success() {
+            flight.flush_after = false;
+            let namespace = flight.namespace;
+            self.submit_flush(index, namespace);
+            if self.flights.get(index).requests_left > 0 {
+                return;
+            }
+        }
+        let flight = self.flights.get_mut(index);
+        match flight.op {
+            Op::Read => self.counters.bytes_read += flight.bytes_moved,
+            Op::Write => self.counters.bytes_written += flight.bytes_moved,
+            Op::Flush | Op::WriteZeroes => {}
+        }
+        if let Some(Action::Torn { status, .. }) = flight.fault {
+            flight.fail(status);
+        }
+        if flight.detour.is_some() {
+            self.finish_detour(index);
+        }
+        let flight = self.flights.get(index);
+        if flight.due_ns > now_ns && !self.is_unwanted(index) {
+            self.flights.set_alarm(index);
+        } else {
+            self.finish(index);
+        }
+    }
+
+    /// Whether somebody waits for a command to be gone, so that it need not wait for its time.
+    fn is_unwanted(&self, index: u32) -> bool {
+        let flight = self.flights.get(index);
+        let queue = self.submission[usize::from(flight.queue)].as_ref();
+        flight.abort.is_some() || queue.is_none_or(|queue| queue.deleting.is_some())
+    }
+
+    /// Delivers a bounced read, flips what a fault flips, and gives the buffer back.
+    #[cold]
+    fn finish_detour(&mut self, index: u32) {
+        let flight = self.flights.get_mut(index);
+        let Some(mut detour) = flight.detour.take() else { return };
+        let delivers = flight.op == Op::Read && flight.status.is_success();
+        if delivers {
+            if let Some(bounce) = &detour.bounce {
+                copy_pieces(bounce, &detour.pieces, Direction::Scatter);
+            }
+            if let Some(Action::Flip { byte, mask }) = flight.fault {
+                flip_in_pieces(&detour.pieces, byte as usize, mask);
+            }
+        }
+        self.bounce_free.extend(detour.bounce.take());
+    }
+
+    /// Ends a command: its completion, and that of the Abort that waited for it.
+    #[inline]
+    pub(crate) fn finish(&mut self, index: u32) {
+        let flight = self.flights.get(index);
+        let (submission_queue, command, fault) = (flight.queue, flight.command, flight.fault);
+        let (mut status, abort) = (flight.status, flight.abort);
+        self.flights.release(index);
+        if let Some(submission) = &mut self.submission[usize::from(submission_queue)] {
+            submission.outstanding -= 1;
+            submission.release_id(command);
+            if submission.deleting.is_some() && status.is(Status::ABORT_REQUESTED) {
+                status = Status::ABORTED_QUEUE_DELETION;
+            }
+        }
+        let answer = Answer { submission_queue, command, result: 0, status };
+        if status.is_success() {
+            self.counters.io_succeeded += 1;
+        } else {
+            self.counters.io_failed += 1;
+        }
+        match fault {
+            Some(Action::Lost) if abort.is_none() => {}
+            Some(Action::Duplicate) => {
+                self.answer(answer);
+                self.answer(answer);
+            }
+            _ => self.answer(answer),
+        }
+        if let Some(abort) = abort {
+            self.aborts_outstanding -= 1;
+            let aborted = status.is(Status::ABORT_REQUESTED);
+            let result = if aborted { 0 } else { Abort::NOT_ABORTED };
+            self.answer(Answer::admin(abort, Ok(result)));
+        }
+    }
+
+    /// Ends a command before its time, or asks the storage to.
+    pub(crate) fn end_early(&mut self, index: u32, status: Status) {
+        if self.flights.get(index).state == State::Storage {
+            self.cancel_requests(index);
+            if self.flights.get(index).requests_left > 0 {
+                return;
+            }
+        }
+        let flight = self.flights.get_mut(index);
+        flight.status = status;
+        if flight.detour.is_some() {
+            self.finish_detour(index);
+        }
+        self.finish(index);
+    }
+
+    /// Asks the storage to end a command's requests; those that it has not got end at once.
+    pub(crate) fn cancel_requests(&mut self, index: u32) {
+        let flight = self.flights.get_mut(index);
+        if flight.state != State::Storage {
+            return;
+        }
+        for namespace in &mut self.namespaces {
+            let before = namespace.waiting.len();
+            namespace
+                .waiting
+                .retain(|request| request.token == NO_COMMAND || index_of(request.token) != index);
+            let gone = before - namespace.waiting.len();
+            if gone > 0 {
+                flight.requests_left -= u32::try_from(gone).expect("no more than were made");
+                flight.fail(Status::ABORT_REQUESTED);
+            }
+        }
+        let (requests, of) = (flight.requests, flight.namespace);
+        let one = of..of.saturating_add(1);
+        let all = if of == ALL { 0..self.namespaces.len() } else { one };
+        for namespace in &mut self.namespaces[all] {
+            if let Some(queue) = &mut namespace.queue {
+                for request in 0..requests {
+                    queue.cancel(token(index, request));
+                }
+            }
+        }
+    }
+
+    /// Takes the bounce buffers of all commands back, when those are dropped.
+    pub(crate) fn recover_bounces(&mut self) {
+        for index in self.flights.indices() {
+            if let Some(mut detour) = self.flights.get_mut(index).detour.take() {
+                self.bounce_free.extend(detour.bounce.take());
+            }
+        }
+    }
+
+    /// Makes everything durable, for no command.
+    pub(crate) fn flush_for_shutdown(&mut self) {
+        for position in 0..self.namespaces.len() {
+            let request =
+                Request { token: NO_COMMAND, ..self.request_without_memory(Op::Flush, 0) };
+            let namespace = &mut self.namespaces[position];
+            let Some(queue) = &mut namespace.queue else { continue };
+            if let Err(Rejected::QueueFull(request)) = queue.try_submit(request) {
+                namespace.waiting.push_back(request);
+            }
+        }
+    }
+}
+
+/// Cuts pieces off after `bytes` bytes.
+fn truncate(pieces: &mut Vec<Piece>, bytes: u64) {
+    let mut left = bytes;
+    for piece in pieces.iter_mut() {
+        piece.bytes = u32::try_from(left).unwrap_or(u32::MAX).min(piece.bytes);
+        left -= u64::from(piece.bytes);
+    }
+    pieces.retain(|piece| piece.bytes > 0);
+}
+
+fn flip(memory: &Region, offset: usize, mask: u8) {
+    let mut byte = [0];
+    memory.read_bytes(offset, &mut byte);
+    memory.write_bytes(offset, &[byte[0] ^ mask]);
+}
+
+fn flip_in_pieces(pieces: &[Piece], byte: usize, mask: u8) {
+    let mut at = 0;
+    for piece in pieces {
+        let bytes = piece.bytes as usize;
+        if byte - at < bytes {
+            return flip(&piece.region, piece.offset + byte - at, mask);
+        }
+        at += bytes;
+    }
+}
