@@ -2,3 +2,11 @@
 #![forbid(unsafe_code)]
 
 pub use storage::pattern;
+
+#[cfg(feature = "engine")]
+mod fuzz_ring;
+#[cfg(feature = "engine")]
+pub mod submitter;
+
+#[cfg(feature = "engine")]
+pub use fuzz_ring::fuzz_ring;
