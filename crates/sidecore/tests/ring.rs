@@ -39,7 +39,7 @@ impl World {
     fn new(config: RingConfig, faults: Option<&str>, hooks: Hooks) -> Self {
         let builder = Engine::builder(simulated()).side_cores(1).hooks(hooks);
         let stepped = builder.stall(Duration::from_millis(50)).start_stepped().expect("an engine");
-        let memory = MemoryStorage::new((BLOCKS * u64::from(BLOCK)) as usize).expect("memory");
+        let memory = MemoryStorage::new(64 * BLOCK as usize).expect("memory");
         let bytes = memory.region().len_bytes();
         pattern::fill_region(memory.region(), 0, bytes, 0, 1);
         let now_ns = Arc::new(std::sync::atomic::AtomicU64::new(MS));

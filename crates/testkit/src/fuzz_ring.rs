@@ -34,7 +34,8 @@ struct Watched {
 impl Watched {
     fn new(bytes: usize, kind: MemoryKind, seed: u8, rights: Rights) -> Self {
         let whole = Region::map_anonymous(bytes + 2 * GUARD, kind).expect("a little memory");
-        let expected: Vec<u8> = (0..bytes + 2 * GUARD).map(|i| (i % 251) as u8 ^ seed).collect();
+        let expected: Vec<u8> =
+            (0..=250).cycle().map(|i: u8| i ^ seed).take(bytes + 2 * GUARD).collect();
         whole.write_bytes(0, &expected);
         Self { id: Id::new(0, 0), rights, whole, expected }
     }
@@ -217,11 +218,13 @@ impl World {
         if !source.rights.allow(right) || !buffer.rights.allow(right) {
             return status::RIGHTS;
         }
-        if r.length > STRIDE || r.length % BLOCK != 0 {
+        if r.length > STRIDE || !r.length.is_multiple_of(BLOCK) {
             return status::BAD_LENGTH;
         }
         let length = u64::from(r.length);
-        if r.source_offset + length > source.bytes() || r.source_offset % u64::from(BLOCK) != 0 {
+        if r.source_offset + length > source.bytes()
+            || !r.source_offset.is_multiple_of(u64::from(BLOCK))
+        {
             return status::SOURCE_RANGE;
         }
         if r.buffer_offset + length > buffer.bytes() {
