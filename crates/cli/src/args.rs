@@ -1,0 +1,349 @@
+//! The command line: one vocabulary for every path.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::units::{parse_bytes, parse_duration};
+
+/// Brings bytes from storage into GPU memory, and says what it cost.
+#[derive(Parser, Debug)]
+#[command(name = "sidecore", version, about, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run every path there is on this machine and report rates, latencies and the bill.
+    Bench(Box<BenchCommand>),
+    /// Load a file into GPU memory and print route, rate and the SHA-256 of what arrived.
+    Load(LoadArgs),
+}
+
+/// `bench`, or one of its special forms.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchCommand {
+    /// A special form.
+    #[command(subcommand)]
+    pub form: Option<BenchForm>,
+    /// Options of the plain form.
+    #[command(flatten)]
+    pub bench: BenchArgs,
+}
+
+/// Special forms of `bench`.
+#[derive(Subcommand, Debug)]
+pub enum BenchForm {
+    /// Measure what attached rings cost while no lane asks, and how soon the first request is served.
+    Idle(IdleArgs),
+}
+
+/// A path: who submits and who completes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathName {
+    /// CPU threads with pread and pwrite.
+    Posix,
+    /// CPU threads with io_uring.
+    Uring,
+    /// CPU threads with the user-space NVMe driver, here on the software controller.
+    Nvme,
+    /// GPU lanes ask, side cores answer.
+    Ring,
+}
+
+impl PathName {
+    /// All, in the order of the table.
+    pub const ALL: [Self; 4] = [Self::Posix, Self::Uring, Self::Nvme, Self::Ring];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Posix => "posix",
+            Self::Uring => "uring",
+            Self::Nvme => "nvme",
+            Self::Ring => "ring",
+        }
+    }
+}
+
+/// What is asked of storage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OpName {
+    /// Storage to GPU.
+    Read,
+    /// GPU to storage.
+    Write,
+    /// Both, as `--read-percent` says.
+    Mix,
+}
+
+impl OpName {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Mix => "mix",
+        }
+    }
+}
+
+/// In which order blocks are visited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// A seeded permutation: each block once before any twice.
+    Random,
+    /// Ascending.
+    Sequential,
+}
+
+/// How much is checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// Edges while timed, then every byte at the destination.
+    Full,
+    /// Only the first and last 16 bytes.
+    Edges,
+    /// Nothing: for comparing with tools that check nothing. Such rows are marked.
+    None,
+}
+
+/// Where the payload goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Memory {
+    /// GPU memory.
+    Device,
+    /// Host memory: only for posix, uring and nvme.
+    Host,
+}
+
+/// How the payload reaches GPU memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RouteName {
+    /// The default of the path.
+    Auto,
+    /// Pinned host memory, then the copy engine.
+    Bounce,
+    /// The drive writes GPU memory itself.
+    Direct,
+    /// GPU lanes load from pinned host memory.
+    Pull,
+    /// GPU lanes store into pinned host memory (writes).
+    Push,
+    /// A CPU core stores through its mapping of GPU memory.
+    Window,
+}
+
+impl RouteName {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Bounce => "bounce",
+            Self::Direct => "direct",
+            Self::Pull => "pull",
+            Self::Push => "push",
+            Self::Window => "window",
+        }
+    }
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(n) => Ok(n),
+        Err(_) => Err(format!("'{text}' is not a whole number of at least 1")),
+    }
+}
+
+/// Options of `bench`.
+#[derive(Args, Debug, Clone)]
+pub struct BenchArgs {
+    /// Paths to run, comma separated [default: every path there is].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub path: Vec<PathName>,
+    /// File to read (and, with --overwrite, to write) instead of one made for the run.
+    #[arg(long, value_name = "FILE", conflicts_with = "size")]
+    pub file: Option<PathBuf>,
+    /// Size of the data file that is made [default: more than 4 x the last-level cache].
+    #[arg(long, value_parser = parse_bytes)]
+    pub size: Option<u64>,
+    /// Where to make it [default: the system's directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Bytes an I/O; a list makes one row each.
+    #[arg(long, value_parser = parse_bytes, value_delimiter = ',')]
+    pub io_size: Vec<u64>,
+    /// What to ask for.
+    #[arg(long, value_enum, default_value = "read")]
+    pub op: OpName,
+    /// Share of reads of `--op mix`.
+    #[arg(long, value_name = "PERCENT", default_value_t = 70,
+          value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub read_percent: u8,
+    /// Order in which blocks are visited.
+    #[arg(long, value_enum, default_value = "random")]
+    pub access: Access,
+    /// Blocks of the kernel: one an SM. A list makes one row each.
+    #[arg(long, value_parser = count, value_delimiter = ',')]
+    pub sms: Vec<u32>,
+    /// Warps an SM, of 32 lanes each.
+    #[arg(long, value_parser = count, default_value = "8")]
+    pub warps: u32,
+    /// I/Os that each lane has in flight: 1 waits for each, more is asynchronous.
+    #[arg(long, value_parser = count, default_value = "1")]
+    pub batch: u32,
+    /// Queues (or threads, for posix) [default: posix 32, others 1]; for ring: rings.
+    #[arg(long, value_parser = count)]
+    pub queues: Option<u32>,
+    /// I/Os in flight a queue (for ring: its depth); a list makes one row each
+    /// [default: posix 1, uring and nvme 32, ring 1024].
+    #[arg(long, value_parser = count, value_delimiter = ',')]
+    pub depth: Vec<u32>,
+    /// Side cores [default: the CPUs of this process's cgroup less one, at least 1].
+    #[arg(long, value_parser = count)]
+    pub side_cores: Option<u32>,
+    /// Timed seconds of each repeat.
+    #[arg(long, value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// End each repeat after this many I/Os, if that comes first.
+    #[arg(long)]
+    pub ios: Option<u64>,
+    /// Model of the software drive: I/Os a second.
+    #[arg(long, value_name = "IOPS")]
+    pub drive_iops: Option<u64>,
+    /// Model of the software drive: bytes a second.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub drive_bandwidth: Option<u64>,
+    /// Model of the software drive: latency, as 80us, uniform:50us:150us, lognormal:80us:0.5, or
+    /// percentiles:50=80us:99=1ms.
+    #[arg(long, value_name = "LATENCY")]
+    pub drive_latency: Option<String>,
+    /// Faults to inject, as KIND[:key=value,...][;KIND...]: error, late, lost, duplicate, flip,
+    /// stuck, reset, torn. Examples: flip:n=64   lost:n=100   late:ms=10,rate=0.02.
+    #[arg(long, value_name = "SCRIPT")]
+    pub faults: Option<String>,
+    /// Milliseconds after which an I/O without an answer ends as an error.
+    #[arg(long, value_name = "MS", value_parser = count, default_value = "1000")]
+    pub limit_ms: u32,
+    /// How much is checked.
+    #[arg(long, value_enum, default_value = "full")]
+    pub verify: Verify,
+    /// Where the payload goes.
+    #[arg(long, value_enum, default_value = "device")]
+    pub memory: Memory,
+    /// How it gets there.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub route: RouteName,
+    /// Runs of each row; the table shows the median, the report the range.
+    #[arg(long, value_parser = count, default_value = "3")]
+    pub repeats: u32,
+    /// Seed of order, latencies and faults.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON object a line a row instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the rows as CSV.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write a report that needs no other file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Replace report files that exist, and allow writing to --file.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Limits that hold for all commands.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Limits on what a command may use.
+#[derive(Args, Debug, Clone)]
+pub struct LimitArgs {
+    /// Most CPUs to plan for.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub cpu_max: Option<u32>,
+    /// Most pinned host memory.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "1G")]
+    pub pinned_max: u64,
+    /// CPUs to pin side cores to, comma separated.
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    pub pin: Vec<usize>,
+}
+
+/// Options of `bench idle`.
+#[derive(Args, Debug, Clone)]
+pub struct IdleArgs {
+    /// Seconds without a request.
+    #[arg(long, value_parser = parse_duration, default_value = "10s")]
+    pub duration: Duration,
+    /// First requests after a pause that are timed.
+    #[arg(long, value_parser = count, default_value = "10")]
+    pub samples: u32,
+    /// The pause before each of them.
+    #[arg(long, value_parser = parse_duration, default_value = "1s")]
+    pub pause: Duration,
+    /// Rings to attach.
+    #[arg(long, value_parser = count, default_value = "1")]
+    pub queues: u32,
+    /// Side cores [default: the CPUs of this process's cgroup less one, at least 1].
+    #[arg(long, value_parser = count)]
+    pub side_cores: Option<u32>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Limits that hold for all commands.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Options of `load`.
+#[derive(Args, Debug, Clone)]
+pub struct LoadArgs {
+    /// File to load.
+    pub file: PathBuf,
+    /// Path to load it by.
+    #[arg(long, value_enum, default_value = "ring")]
+    pub path: PathName,
+    /// Bytes an I/O.
+    #[arg(long, value_parser = parse_bytes, default_value = "64k")]
+    pub io_size: u64,
+    /// I/Os in flight.
+    #[arg(long, value_parser = count, default_value = "32")]
+    pub depth: u32,
+    /// How the payload reaches GPU memory.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub route: RouteName,
+    /// Faults to inject, as for bench.
+    #[arg(long, value_name = "SCRIPT")]
+    pub faults: Option<String>,
+    /// Milliseconds after which an I/O without an answer ends as an error.
+    #[arg(long, value_name = "MS", value_parser = count, default_value = "1000")]
+    pub limit_ms: u32,
+    /// Side cores [default: the CPUs of this process's cgroup less one, at least 1].
+    #[arg(long, value_parser = count)]
+    pub side_cores: Option<u32>,
+    /// Seed of faults.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Limits that hold for all commands.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}

@@ -1,0 +1,240 @@
+//! A round: so many I/Os as the destination holds, done while timed, then compared in every byte.
+
+use std::sync::Arc;
+
+use abi::bench::{BenchEdges, BenchIo, BenchResult};
+use anyhow::{Context, Result};
+use gpu::{DeviceMemory, Gpu};
+use mem::{MemoryKind, Region};
+
+/// What every byte of the destination is before an I/O: nothing that data could be by chance for long.
+pub const POISON: u8 = 0xdb;
+
+/// Bytes that go between device memory and the host at once when filling and comparing.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The I/Os of a round. I/O `i` uses the destination from byte `slot(i) * io_bytes` on.
+#[derive(Debug)]
+pub struct Round {
+    /// What to do.
+    pub plan: Vec<BenchIo>,
+    /// What the edges of reads must be; empty where nothing is checked.
+    pub edges: Vec<BenchEdges>,
+    /// Bytes an I/O.
+    pub io_bytes: u32,
+    /// Slots of the destination; fewer than I/Os only where nothing is compared afterwards.
+    pub slots: usize,
+}
+
+impl Round {
+    /// First byte of an I/O's place in the destination.
+    pub fn place(&self, index: usize) -> usize {
+        index % self.slots * self.io_bytes as usize
+    }
+}
+
+/// How a round went.
+#[derive(Debug, Default)]
+pub struct RoundOutcome {
+    /// How each I/O ended, in the order of the plan.
+    pub results: Vec<BenchResult>,
+    /// From the first ticket to the last byte.
+    pub seconds: f64,
+}
+
+/// What a runner has done since it was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bill {
+    /// Requests completed at the lowest layer that sidecore controls.
+    pub ios_at_device: u64,
+    /// System calls of the I/O path.
+    pub syscalls: u64,
+    /// Doorbells rung by the GPU.
+    pub doorbells_gpu: u64,
+    /// Doorbells rung by the CPU.
+    pub doorbells_cpu: u64,
+    /// Completions found by a polling GPU.
+    pub completions_polled_gpu: u64,
+    /// Completions found by a polling CPU.
+    pub completions_polled_cpu: u64,
+    /// Bytes of requests that the submitter wrote.
+    pub request_bytes: u64,
+    /// Payload bytes: straight into host memory.
+    pub bytes_host: u64,
+    /// Payload bytes: bounce.
+    pub bytes_bounce: u64,
+    /// Payload bytes: direct.
+    pub bytes_direct: u64,
+    /// Payload bytes: pull.
+    pub bytes_pull: u64,
+    /// Payload bytes: push.
+    pub bytes_push: u64,
+    /// Payload bytes: window.
+    pub bytes_window: u64,
+    /// CPU seconds of the path while timed.
+    pub cpu_path_s: f64,
+    /// CPU seconds of the emulated drive while timed.
+    pub cpu_device_s: f64,
+    /// CPU seconds of the simulated GPU while timed.
+    pub cpu_gpu_s: f64,
+    /// Sum over I/Os of the time for which each was in flight, in ns.
+    pub in_flight_ns: u64,
+    /// Faults injected.
+    pub faults_injected: u64,
+}
+
+/// What a runner is, for the row.
+#[derive(Clone, Debug, Default)]
+pub struct Description {
+    /// How the payload reaches its destination.
+    pub route: String,
+    /// The GPU, or `none`.
+    pub gpu: String,
+    /// What holds the data.
+    pub drive: String,
+    /// How storage is read and written.
+    pub explain: String,
+    /// Queues, threads or rings.
+    pub queues: u32,
+    /// I/Os in flight a queue.
+    pub depth: u32,
+    /// Side cores.
+    pub side_cores: u32,
+    /// SMs.
+    pub sms: u32,
+    /// Lanes.
+    pub lanes: u32,
+}
+
+/// A path that is open and can do rounds.
+pub trait Runner {
+    /// Does a round; returns when every I/O has ended.
+    ///
+    /// # Errors
+    /// The path itself broke; a failed I/O is a result, not an error.
+    fn run(&mut self, round: &Arc<Round>) -> Result<RoundOutcome>;
+    /// What has been done since opening.
+    fn bill(&self) -> Bill;
+    /// What it is.
+    fn describe(&self) -> Description;
+    /// Where the payload goes.
+    fn destination(&mut self) -> &mut Destination;
+    /// I/Os that can be in flight together.
+    fn in_flight_max(&self) -> usize;
+}
+
+/// Memory that reads fill and writes empty.
+#[derive(Debug)]
+pub enum Destination {
+    /// Host memory.
+    Host(Region),
+    /// Device memory, and pinned memory to see it through.
+    Device(DeviceDestination),
+}
+
+/// Device memory as a destination.
+pub struct DeviceDestination {
+    /// The memory.
+    pub memory: DeviceMemory,
+    gpu: Arc<dyn Gpu>,
+    mirror: Region,
+}
+
+impl std::fmt::Debug for DeviceDestination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeviceDestination").field("memory", &self.memory).finish_non_exhaustive()
+    }
+}
+
+impl Destination {
+    /// Host memory.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn host(bytes: usize) -> Result<Self> {
+        let region = Region::map_anonymous(bytes, MemoryKind::Host)
+            .with_context(|| format!("{bytes} bytes of host memory for the payload"))?;
+        Ok(Self::Host(region))
+    }
+
+    /// Device memory.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn device(gpu: &Arc<dyn Gpu>, bytes: usize) -> Result<Self> {
+        let memory = gpu.allocate_device(bytes as u64)?;
+        let mirror = gpu.allocate_host(PIECE_BYTES as u64)?;
+        Ok(Self::Device(DeviceDestination { memory, gpu: Arc::clone(gpu), mirror }))
+    }
+
+    /// Sets `bytes` bytes from the start to [`POISON`].
+    ///
+    /// # Errors
+    /// The copy engine's.
+    pub fn poison(&mut self, bytes: usize) -> Result<()> {
+        match self {
+            Self::Host(region) => region.fill(0, bytes, POISON),
+            Self::Device(device) => {
+                device.mirror.fill(0, PIECE_BYTES, POISON);
+                for start in (0..bytes).step_by(PIECE_BYTES) {
+                    device.to_device(start, PIECE_BYTES.min(bytes - start))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes out of the destination.
+    ///
+    /// # Errors
+    /// The copy engine's.
+    pub fn read(&mut self, offset: usize, target: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Host(region) => region.read_bytes(offset, target),
+            Self::Device(device) => {
+                let mut at = offset;
+                for piece in target.chunks_mut(PIECE_BYTES) {
+                    device.gpu.copy_to_host(device.copy(at, piece.len()))?;
+                    device.mirror.read_bytes(0, piece);
+                    at += piece.len();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes into the destination, to be written from there.
+    ///
+    /// # Errors
+    /// The copy engine's.
+    pub fn write(&mut self, offset: usize, source: &[u8]) -> Result<()> {
+        match self {
+            Self::Host(region) => region.write_bytes(offset, source),
+            Self::Device(device) => {
+                let mut at = offset;
+                for piece in source.chunks(PIECE_BYTES) {
+                    device.mirror.write_bytes(0, piece);
+                    device.to_device(at, piece.len())?;
+                    at += piece.len();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DeviceDestination {
+    fn copy(&self, offset: usize, bytes: usize) -> gpu::Copy<'_> {
+        gpu::Copy {
+            host: &self.mirror,
+            host_offset: 0,
+            device: &self.memory,
+            device_offset: offset as u64,
+            bytes,
+        }
+    }
+
+    fn to_device(&self, offset: usize, bytes: usize) -> Result<()> {
+        Ok(self.gpu.copy_to_device(self.copy(offset, bytes))?)
+    }
+}

@@ -1,0 +1,15 @@
+//! What a run says: rows, and the table, CSV and HTML made of them.
+
+mod csv;
+mod html;
+mod output;
+mod page;
+mod row;
+mod svg;
+mod table;
+
+pub use csv::csv;
+pub use html::{Context, html};
+pub use output::{ReportFile, default_files};
+pub use row::Row;
+pub use table::{details, table};
