@@ -189,6 +189,23 @@ impl Data {
         Ok(())
     }
 
+    /// Reads what was written, a second time and by another way.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn read_back(&self, offset: u64, bytes: u32) -> Result<Vec<u8>> {
+        let mut found = vec![0; bytes as usize];
+        self.file
+            .read_exact_at(&mut found, offset)
+            .with_context(|| format!("reading {} at {offset} back", self.path.display()))?;
+        Ok(found)
+    }
+
+    /// Share of the data in the page cache; -1 where the system does not tell.
+    pub fn cached_share(&self) -> f64 {
+        -1.0
+    }
+
     /// Puts data of a known generation where a failed write left something unknown.
     ///
     /// # Errors

@@ -1,0 +1,294 @@
+//! One row: rounds until the time is over, repeats, and the compare of every byte.
+
+use std::sync::Arc;
+
+use abi::bench::{BENCH_EDGES_RIGHT, BenchIo};
+use abi::ring::{OP_READ, OP_WRITE};
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use storage::pattern::mix;
+
+use crate::args::{Access, OpName, Verify};
+use crate::bench::cpu;
+use crate::bench::data::Data;
+use crate::bench::order::Order;
+use crate::bench::round::{Bill, Round, RoundOutcome, Runner};
+use crate::bench::settings::{Point, Settings};
+use crate::bench::summary::{Repeat, Summary};
+use crate::interrupt;
+use crate::printer::Progress;
+use crate::report::Row;
+
+/// Timed seconds that a round should take.
+const ROUND_S: f64 = 0.08;
+/// I/Os of a round that compares nothing, at most.
+const UNCHECKED_MAX: usize = 1 << 19;
+/// Bytes compared at once.
+const COMPARE_BYTES: usize = 1 << 20;
+
+/// A row under way.
+pub struct Measurement<'a> {
+    settings: &'a Settings,
+    point: &'a Point,
+    data: &'a mut Data,
+    order: Order,
+    seen: Vec<bool>,
+    distinct: u64,
+    planned: u64,
+    rate: f64,
+    summary: Summary,
+}
+
+impl<'a> Measurement<'a> {
+    /// Prepares a row.
+    ///
+    /// # Errors
+    /// The data is no whole number of I/Os.
+    pub fn new(settings: &'a Settings, point: &'a Point, data: &'a mut Data) -> Result<Self> {
+        let io = u64::from(point.io_bytes);
+        ensure!(
+            data.bytes().is_multiple_of(io),
+            "reading {}: its {} bytes are not a multiple of --io-size {io}; use an I/O size that \
+             divides it, or `sidecore load`, which takes any length",
+            data.path().display(),
+            data.bytes()
+        );
+        let blocks = data.bytes() / io;
+        let random = settings.args.access == Access::Random;
+        Ok(Self {
+            settings,
+            point,
+            order: Order::new(blocks, random, settings.args.seed),
+            seen: vec![false; usize::try_from(blocks).context("too many blocks")?],
+            data,
+            distinct: 0,
+            planned: 0,
+            rate: 0.0,
+            summary: Summary::default(),
+        })
+    }
+
+    /// The data.
+    pub fn data(&self) -> &Data {
+        self.data
+    }
+
+    /// Runs all repeats; ends early when asked to.
+    ///
+    /// # Errors
+    /// The path broke, or a given file changed.
+    pub fn run(mut self, runner: &mut dyn Runner, progress: &mut Progress, done: u64) -> Result<Row> {
+        let cached_before = self.data.cached_share();
+        let bill_before = runner.bill();
+        for repeat in 0..self.settings.args.repeats {
+            let what = format!("{} {}", self.point.path.name(), crate::units::bytes(u64::from(self.point.io_bytes)));
+            progress.show(done + u64::from(repeat), &what);
+            self.repeat(runner)?;
+            if interrupt::asked() {
+                break;
+            }
+        }
+        let bill = runner.bill();
+        let mut row = self.summary.row(self.settings, self.point, &runner.describe());
+        row.charge(&bill_before, &bill);
+        row.data_bytes = self.data.bytes();
+        let possible = self.planned.min(self.seen.len() as u64).max(1);
+        row.distinct_fraction = self.distinct as f64 / possible as f64;
+        row.cached_before = cached_before;
+        row.cached_after = self.data.cached_share();
+        Ok(row)
+    }
+
+    fn repeat(&mut self, runner: &mut dyn Runner) -> Result<()> {
+        let mut repeat = Repeat::new();
+        let path_before = runner.bill().cpu_path_s;
+        let limit = self.settings.args.ios.unwrap_or(u64::MAX);
+        while repeat.seconds < self.settings.duration.as_secs_f64()
+            && repeat.ios < limit
+            && !interrupt::asked()
+        {
+            let round = Arc::new(self.plan(runner, limit - repeat.ios)?);
+            self.prepare(runner, &round)?;
+            let before = runner.bill();
+            let outcome = runner.run(&round)?;
+            self.rate = round.plan.len() as f64 / outcome.seconds.max(1e-9);
+            repeat.add(&outcome, &before, &runner.bill());
+            self.compare(runner, &round, &outcome)?;
+            self.data.check_unchanged()?;
+        }
+        repeat.cpu_path_s = runner.bill().cpu_path_s - path_before;
+        self.summary.add(&repeat);
+        Ok(())
+    }
+
+    /// Draws the I/Os of a round: as many as take about [`ROUND_S`].
+    fn plan(&mut self, runner: &mut dyn Runner, ios_left: u64) -> Result<Round> {
+        let io_bytes = self.point.io_bytes;
+        let room = self.settings.destination_bytes(self.point) / io_bytes as usize;
+        let recycled = room <= runner.in_flight_max() && self.settings.args.verify == Verify::None;
+        let most = if recycled { UNCHECKED_MAX } else { room };
+        let wanted = if self.rate > 0.0 {
+            let seconds = if recycled { ROUND_S * 4.0 } else { ROUND_S };
+            usize::try_from(crate::units::whole(self.rate * seconds)).unwrap_or(most)
+        } else {
+            runner.in_flight_max() * 4
+        };
+        let mut count = wanted.max(runner.in_flight_max()).clamp(1, most) as u64;
+        count = count.min(ios_left);
+        if self.settings.writes() {
+            // No block twice in a round: what each byte must be afterwards stays certain.
+            if self.order.left_in_pass() == 0 {
+                count = count.min(self.seen.len() as u64);
+            } else {
+                count = count.min(self.order.left_in_pass());
+            }
+        }
+        let mut plan = Vec::with_capacity(usize::try_from(count).context("a huge round")?);
+        let mut edges = Vec::new();
+        for _ in 0..count {
+            let io = self.draw();
+            if self.settings.args.verify != Verify::None {
+                edges.push(self.data.expected_edges(io.source_offset, io_bytes)?);
+            }
+            plan.push(io);
+        }
+        let slots = if recycled { room } else { plan.len() };
+        Ok(Round { plan, edges, io_bytes, slots })
+    }
+
+    fn draw(&mut self) -> BenchIo {
+        let block = self.order.next_block();
+        let at = usize::try_from(block).expect("blocks were counted in `new`");
+        self.distinct += u64::from(!self.seen[at]);
+        self.seen[at] = true;
+        self.planned += 1;
+        let reads = match self.settings.args.op {
+            OpName::Read => true,
+            OpName::Write => false,
+            OpName::Mix => {
+                let draw = mix(self.settings.args.seed ^ mix(self.planned)) % 100;
+                draw < u64::from(self.settings.args.read_percent)
+            }
+        };
+        let opcode = u32::from(if reads { OP_READ } else { OP_WRITE });
+        BenchIo { source_offset: block * u64::from(self.point.io_bytes), opcode, reserved: 0 }
+    }
+
+    /// Poisons what reads will fill, and puts there what writes will take.
+    fn prepare(&mut self, runner: &mut dyn Runner, round: &Round) -> Result<()> {
+        let io = round.io_bytes as usize;
+        if self.settings.args.op != OpName::Write && self.settings.args.verify != Verify::None {
+            runner.destination().poison(round.slots * io)?;
+        }
+        if !self.settings.writes() {
+            return Ok(());
+        }
+        let mut payload = vec![0; io];
+        for (index, planned) in round.plan.iter().enumerate() {
+            if planned.opcode == u32::from(OP_WRITE) {
+                self.data.next_generation(planned.source_offset, &mut payload);
+                runner.destination().write(round.place(index), &payload)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares every byte of every I/O where it went.
+    fn compare(&mut self, runner: &mut dyn Runner, round: &Round, outcome: &RoundOutcome) -> Result<()> {
+        let io = round.io_bytes as usize;
+        let group = (COMPARE_BYTES / io).max(1);
+        let mut found = vec![0; group * io];
+        let mut expected = vec![0; io];
+        let full = self.settings.args.verify == Verify::Full;
+        for first in (0..round.plan.len()).step_by(group) {
+            let last = (first + group).min(round.plan.len());
+            if full && self.settings.args.op != OpName::Write {
+                runner.destination().read(round.place(first), &mut found[..(last - first) * io])?;
+            }
+            for index in first..last {
+                let planned = &round.plan[index];
+                let result = &outcome.results[index];
+                let place = (index - first) * io;
+                if planned.opcode == u32::from(OP_WRITE) {
+                    self.compare_write(planned.source_offset, result.status, &mut expected)?;
+                    continue;
+                }
+                if result.status != abi::status::SUCCESS {
+                    continue;
+                }
+                let edges = result.flags & BENCH_EDGES_RIGHT != 0;
+                self.summary.edges_right += u64::from(edges);
+                if full {
+                    self.data.expected(planned.source_offset, &mut expected)?;
+                    self.summary.verified += u64::from(found[place..place + io] == expected[..]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_write(&mut self, offset: u64, status: u16, expected: &mut [u8]) -> Result<()> {
+        let bytes = self.point.io_bytes;
+        if status != abi::status::SUCCESS {
+            return self.data.repair(offset, bytes);
+        }
+        self.data.note_written(offset, u64::from(bytes));
+        if self.settings.args.verify == Verify::None {
+            return Ok(());
+        }
+        let found = self.data.read_back(offset, bytes)?;
+        self.data.expected(offset, expected)?;
+        let edges = found[..16] == expected[..16] && found[found.len() - 16..] == expected[expected.len() - 16..];
+        self.summary.edges_right += u64::from(edges);
+        if found == expected {
+            self.summary.verified += u64::from(self.settings.args.verify == Verify::Full);
+        } else {
+            self.data.repair(offset, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Row {
+    /// Enters what was done between two bills, and the CPU seconds of it.
+    fn charge(&mut self, before: &Bill, after: &Bill) {
+        self.ios_at_device = after.ios_at_device - before.ios_at_device;
+        self.syscalls = after.syscalls - before.syscalls;
+        self.doorbells_gpu = after.doorbells_gpu - before.doorbells_gpu;
+        self.doorbells_cpu = after.doorbells_cpu - before.doorbells_cpu;
+        self.completions_polled_gpu = after.completions_polled_gpu - before.completions_polled_gpu;
+        self.completions_polled_cpu = after.completions_polled_cpu - before.completions_polled_cpu;
+        let request_bytes = after.request_bytes - before.request_bytes;
+        self.request_bytes_per_io = request_bytes as f64 / self.ios.max(1) as f64;
+        self.bytes_host = after.bytes_host - before.bytes_host;
+        self.bytes_bounce = after.bytes_bounce - before.bytes_bounce;
+        self.bytes_direct = after.bytes_direct - before.bytes_direct;
+        self.bytes_pull = after.bytes_pull - before.bytes_pull;
+        self.bytes_push = after.bytes_push - before.bytes_push;
+        self.bytes_window = after.bytes_window - before.bytes_window;
+        self.cpu_path_s = after.cpu_path_s - before.cpu_path_s;
+        self.cpu_device_s = after.cpu_device_s - before.cpu_device_s;
+        self.cpu_gpu_s = after.cpu_gpu_s - before.cpu_gpu_s;
+        self.faults_injected = after.faults_injected - before.faults_injected;
+        let in_flight_s = (after.in_flight_ns - before.in_flight_ns) as f64 * 1e-9;
+        self.in_flight_mean = in_flight_s / self.seconds.max(1e-9);
+        self.cpu_path_ns_per_io = self.cpu_path_s * 1e9 / self.ios.max(1) as f64;
+    }
+
+    /// Splits the CPU seconds of the row: what no part explains is set-up.
+    pub fn close_bill(&mut self, all_cpu_s: f64) {
+        let known = self.cpu_path_s + self.cpu_device_s + self.cpu_gpu_s;
+        self.cpu_setup_s = (all_cpu_s - known).max(0.0);
+        self.cpu_s = known + self.cpu_setup_s;
+    }
+}
+
+/// An empty histogram of latencies: 1 ns to 10 minutes, three digits.
+pub fn latency_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("the bounds are in order")
+}
+
+/// CPU seconds of the process since `before`.
+pub fn cpu_since(before: f64) -> f64 {
+    cpu::process_seconds() - before
+}

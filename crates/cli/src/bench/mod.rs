@@ -1,0 +1,15 @@
+//! Measuring: data, rounds, paths, and the rows made of them.
+
+mod copier;
+pub mod cpu;
+pub mod data;
+pub mod machine;
+pub mod measure;
+mod order;
+pub mod paths;
+mod posix;
+mod queue_runner;
+pub mod round;
+pub mod settings;
+mod summary;
+mod worker;

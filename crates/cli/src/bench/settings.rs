@@ -1,0 +1,236 @@
+//! From options to rows: what will be run, checked before anything is made.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use storage::faults::FaultScript;
+
+use crate::args::{BenchArgs, Memory, OpName, PathName, RouteName, Verify};
+use crate::bench::data::{self, GRANULE_BYTES};
+use crate::units;
+
+/// I/O sizes when nobody names any.
+const IO_BYTES: [u64; 2] = [4 << 10, 64 << 10];
+/// Timed seconds of a repeat when nobody says.
+const DURATION: Duration = Duration::from_millis(700);
+/// Bytes of destination at most.
+const DESTINATION_BYTES_MAX: u64 = 64 << 20;
+/// Largest I/O.
+const IO_BYTES_MAX: u64 = 16 << 20;
+
+/// One row to be run.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// The path.
+    pub path: PathName,
+    /// Bytes an I/O.
+    pub io_bytes: u32,
+    /// Queues, threads or rings.
+    pub queues: u32,
+    /// I/Os in flight a queue, or depth of a ring.
+    pub depth: u32,
+    /// Blocks of the kernel.
+    pub sms: u32,
+}
+
+/// Everything that is settled before a run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The options as given.
+    pub args: BenchArgs,
+    /// The rows.
+    pub points: Vec<Point>,
+    /// What shall go wrong.
+    pub faults: Option<FaultScript>,
+    /// Bytes of the data file to make.
+    pub data_bytes: u64,
+    /// Where to make it.
+    pub directory: PathBuf,
+    /// Timed seconds of a repeat.
+    pub duration: Duration,
+    /// An I/O without an answer ends after this.
+    pub limit: Duration,
+}
+
+impl Settings {
+    /// Settles all options.
+    ///
+    /// # Errors
+    /// An option, or a combination, that cannot be; the text names it.
+    pub fn new(args: BenchArgs) -> Result<Self> {
+        let faults = args.faults.as_deref().map(parse_faults).transpose()?;
+        check_combinations(&args)?;
+        let io_sizes = if args.io_size.is_empty() { IO_BYTES.to_vec() } else { args.io_size.clone() };
+        let largest = io_sizes.iter().copied().max().unwrap_or(0);
+        let data_bytes = args.size.unwrap_or_else(data::default_bytes);
+        ensure!(
+            args.file.is_some() || data_bytes >= largest,
+            "--size {} is smaller than one I/O of {}",
+            units::bytes(data_bytes),
+            units::bytes(largest)
+        );
+        let mut points = Vec::new();
+        for &io_size in &io_sizes {
+            let io_bytes = check_io_size(io_size)?;
+            ensure!(
+                args.file.is_some() || data_bytes.is_multiple_of(io_size),
+                "--size {data_bytes} is not a multiple of --io-size {io_size}"
+            );
+            for path in paths(&args) {
+                points.extend(points_of(&args, path, io_bytes));
+            }
+        }
+        let duration = args.duration.unwrap_or(DURATION);
+        ensure!(!duration.is_zero(), "--duration must be longer than nothing");
+        Ok(Self {
+            points,
+            faults,
+            data_bytes,
+            directory: args.dir.clone().unwrap_or_else(std::env::temp_dir),
+            duration,
+            limit: Duration::from_millis(u64::from(args.limit_ms)),
+            args,
+        })
+    }
+
+    /// Whether anything is written to the data.
+    pub fn writes(&self) -> bool {
+        self.args.op != OpName::Read
+    }
+
+    /// Bytes of destination for a row.
+    pub fn destination_bytes(&self, point: &Point) -> usize {
+        let io = u64::from(point.io_bytes);
+        let in_flight = u64::from(point.queues) * u64::from(point.depth);
+        let room = match (self.args.verify, point.path) {
+            (Verify::None, path) if path != PathName::Ring => in_flight * io,
+            _ => DESTINATION_BYTES_MAX.max(io * 4),
+        };
+        usize::try_from(room / io * io).expect("a destination fits into memory")
+    }
+}
+
+/// The paths to run: those named, or all that the other options leave.
+pub fn paths(args: &BenchArgs) -> Vec<PathName> {
+    if !args.path.is_empty() {
+        let mut named = args.path.clone();
+        named.sort();
+        named.dedup();
+        return named;
+    }
+    PathName::ALL
+        .into_iter()
+        .filter(|path| match path {
+            PathName::Ring => args.memory == Memory::Device,
+            PathName::Posix | PathName::Uring => !has_drive_model(args),
+            PathName::Nvme => true,
+        })
+        .collect()
+}
+
+/// Whether a model of the software drive was asked for.
+pub fn has_drive_model(args: &BenchArgs) -> bool {
+    args.drive_iops.is_some() || args.drive_bandwidth.is_some() || args.drive_latency.is_some()
+}
+
+fn parse_faults(script: &str) -> Result<FaultScript> {
+    script.parse::<FaultScript>().with_context(|| format!("--faults {script}"))
+}
+
+fn check_io_size(io_size: u64) -> Result<u32> {
+    ensure!(
+        io_size >= GRANULE_BYTES && io_size.is_multiple_of(GRANULE_BYTES),
+        "--io-size {io_size} is not a multiple of {GRANULE_BYTES} bytes"
+    );
+    ensure!(
+        io_size <= IO_BYTES_MAX,
+        "--io-size {io_size} is more than {}, the most that one request can carry",
+        units::bytes(IO_BYTES_MAX)
+    );
+    u32::try_from(io_size).context("--io-size")
+}
+
+fn check_combinations(args: &BenchArgs) -> Result<()> {
+    let named = |path| args.path.contains(&path);
+    if args.memory == Memory::Host {
+        ensure!(
+            !named(PathName::Ring),
+            "--memory host: path ring answers GPU lanes, whose payload is in GPU memory"
+        );
+        ensure!(
+            args.route == RouteName::Auto,
+            "--memory host: there is no route to the GPU to choose (--route {})",
+            args.route.name()
+        );
+    }
+    if has_drive_model(args) {
+        for path in [PathName::Posix, PathName::Uring] {
+            ensure!(
+                !named(path),
+                "--drive-iops, --drive-bandwidth and --drive-latency shape the software drive; \
+                 path {} has none",
+                path.name()
+            );
+        }
+    }
+    if args.file.is_some() && args.op != OpName::Read && !args.overwrite {
+        bail!(
+            "--op {} would write to {}; add --overwrite to allow it",
+            args.op.name(),
+            args.file.as_deref().unwrap_or(std::path::Path::new("")).display()
+        );
+    }
+    if args.file.is_some() && args.dir.is_some() {
+        bail!("--dir says where to make a data file, but --file gives one");
+    }
+    check_routes(args)
+}
+
+fn check_routes(args: &BenchArgs) -> Result<()> {
+    let fits = |path: PathName| match args.route {
+        RouteName::Auto | RouteName::Bounce => true,
+        RouteName::Window => args.op == OpName::Read,
+        RouteName::Direct => path == PathName::Nvme,
+        RouteName::Pull => path == PathName::Ring && args.op == OpName::Read,
+        RouteName::Push => path == PathName::Ring && args.op == OpName::Write,
+    };
+    let paths = paths(args);
+    if let Some(path) = paths.iter().find(|path| !fits(**path)) {
+        bail!(
+            "--route {} does not exist for path {} and --op {}",
+            args.route.name(),
+            path.name(),
+            args.op.name()
+        );
+    }
+    Ok(())
+}
+
+fn points_of(args: &BenchArgs, path: PathName, io_bytes: u32) -> Vec<Point> {
+    let (queues, depth) = match path {
+        PathName::Posix => (32, 1),
+        PathName::Uring => (1, 32),
+        PathName::Nvme => (1, 64),
+        PathName::Ring => (1, 1024),
+    };
+    let queues = args.queues.unwrap_or(queues);
+    let depths = match args.depth.as_slice() {
+        [] => vec![depth],
+        // A thread has one system call in flight: its depth is how many threads there are.
+        _ if path == PathName::Posix => vec![1],
+        given => given.to_vec(),
+    };
+    let sms = match (args.sms.as_slice(), path) {
+        (_, PathName::Posix | PathName::Uring | PathName::Nvme) => vec![0],
+        ([], PathName::Ring) => vec![4],
+        (given, PathName::Ring) => given.to_vec(),
+    };
+    let mut points = Vec::new();
+    for &depth in &depths {
+        for &sms in &sms {
+            points.push(Point { path, io_bytes, queues, depth, sms });
+        }
+    }
+    points
+}

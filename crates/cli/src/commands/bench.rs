@@ -1,0 +1,170 @@
+//! `sidecore bench`: every path there is, under the same conditions, with its bill.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+
+use crate::args::{BenchArgs, OpName};
+use crate::bench::data::Data;
+use crate::bench::measure::{Measurement, cpu_since};
+use crate::bench::settings::Settings;
+use crate::bench::{cpu, machine, paths};
+use crate::printer::Progress;
+use crate::report::{Context, ReportFile, Row, default_files, details, html, table};
+use crate::{interrupt, units};
+
+/// Exit code of a run in which an I/O failed or was wrong.
+const NOT_CLEAN: u8 = 3;
+
+/// The report files of a run.
+struct Reports {
+    csv: Option<ReportFile>,
+    html: Option<ReportFile>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Bad options, files that cannot be used, a path that broke.
+pub fn run(args: BenchArgs) -> Result<ExitCode> {
+    let settings = Settings::new(args)?;
+    let reports = check_reports(&settings.args)?;
+    let started = Instant::now();
+    let gpu = paths::open_gpu();
+    let mut data = open_data(&settings)?;
+    let mut progress = Progress::new(settings.points.len() as u64 * u64::from(settings.args.repeats));
+    // What is spent before the first row is everybody's: each row is charged an equal share.
+    let share = cpu::process_seconds() / settings.points.len().max(1) as f64;
+    let mut rows = Vec::new();
+    for (index, point) in settings.points.iter().enumerate() {
+        if interrupt::asked() {
+            break;
+        }
+        let before = cpu::process_seconds();
+        let measurement = Measurement::new(&settings, point, &mut data)?;
+        let mut runner = paths::open(&settings, point, measurement.data(), &gpu)
+            .with_context(|| format!("path {}", point.path.name()))?;
+        let done = index as u64 * u64::from(settings.args.repeats);
+        let mut row = measurement
+            .run(runner.as_mut(), &mut progress, done)
+            .with_context(|| format!("path {}", point.path.name()))?;
+        drop(runner);
+        row.close_bill(cpu_since(before) + share);
+        if settings.args.json {
+            println!("{}", serde_json::to_string(&row)?);
+        }
+        rows.push(row);
+    }
+    drop(progress);
+    let context = context(&settings, &data, &rows, started);
+    drop(data);
+    finish(&settings, &reports, &rows, &context)
+}
+
+fn check_reports(args: &BenchArgs) -> Result<Reports> {
+    let named = |path: &Option<std::path::PathBuf>| {
+        path.as_deref().map(|path| ReportFile::check(path, args.overwrite, false)).transpose()
+    };
+    if args.csv.is_some() || args.html.is_some() || args.json {
+        return Ok(Reports { csv: named(&args.csv)?, html: named(&args.html)? });
+    }
+    let (csv, html) = default_files();
+    Ok(Reports {
+        csv: Some(ReportFile::check(&csv, args.overwrite, true)?),
+        html: Some(ReportFile::check(&html, args.overwrite, true)?),
+    })
+}
+
+fn open_data(settings: &Settings) -> Result<Data> {
+    match &settings.args.file {
+        Some(path) if settings.args.op == OpName::Read => Data::open(path),
+        Some(path) => Data::open_to_overwrite(path),
+        None => Data::make(&settings.directory, settings.data_bytes),
+    }
+}
+
+/// Prints and writes what came out.
+fn finish(settings: &Settings, reports: &Reports, rows: &[Row], context: &Context) -> Result<ExitCode> {
+    let interrupted = interrupt::asked();
+    if !settings.args.json {
+        for sentence in &context.emulated {
+            println!("{sentence}");
+        }
+        println!("{}\n\n{}", table(rows), details(rows));
+        for (name, value) in context.facts.iter().filter(|(name, _)| name == "data") {
+            println!("{name}: {value}");
+        }
+    }
+    if interrupted {
+        eprintln!("interrupted: {} of {} rows", rows.len(), settings.points.len());
+        return Ok(ExitCode::from(interrupt::INTERRUPTED));
+    }
+    if let Some(file) = &reports.csv {
+        file.write(&crate::report::csv(rows)?)?;
+    }
+    if let Some(file) = &reports.html {
+        file.write(&html(rows, context))?;
+    }
+    let written = [&reports.csv, &reports.html].into_iter().flatten();
+    let names: Vec<String> = written.map(|file| file.path().display().to_string()).collect();
+    if !names.is_empty() && !settings.args.json {
+        println!("written: {}", names.join(", "));
+    }
+    Ok(verdict(rows))
+}
+
+/// Says what was not right, and chooses the exit code.
+fn verdict(rows: &[Row]) -> ExitCode {
+    let mut clean = true;
+    for row in rows.iter().filter(|row| !row.is_clean()) {
+        clean = false;
+        eprintln!(
+            "{} with {} an I/O: {} of {} I/Os not verified, {} errors",
+            row.path,
+            units::bytes(row.io_bytes),
+            units::thousands(row.ios_unverified),
+            units::thousands(row.ios),
+            units::thousands(row.errors)
+        );
+    }
+    if clean { ExitCode::SUCCESS } else { ExitCode::from(NOT_CLEAN) }
+}
+
+fn context(settings: &Settings, data: &Data, rows: &[Row], started: Instant) -> Context {
+    let mut facts = machine::facts();
+    let kind = if data.is_made() { "made for the run, self-describing, removed after it" } else { "given" };
+    facts.push((
+        "data".to_owned(),
+        format!("{} ({}, {kind})", data.path().display(), units::bytes(data.bytes())),
+    ));
+    facts.push(("seed".to_owned(), settings.args.seed.to_string()));
+    facts.push(("repeats".to_owned(), settings.args.repeats.to_string()));
+    for row in rows {
+        let fact = (format!("storage of {}", row.path), row.explain.clone());
+        if !facts.contains(&fact) {
+            facts.push(fact);
+        }
+    }
+    facts.push(("whole run".to_owned(), format!("{:.1} s", started.elapsed().as_secs_f64())));
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    Context { command: format!("sidecore {}", command.join(" ")), facts, emulated: emulated(rows) }
+}
+
+/// One sentence for each thing that was not what it stands for.
+fn emulated(rows: &[Row]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if let Some(row) = rows.iter().find(|row| row.gpu.starts_with("simulated")) {
+        sentences.push(format!(
+            "The GPU is {}: rates with it are the simulator's rates, not a GPU's.",
+            row.gpu
+        ));
+    }
+    if let Some(row) = rows.iter().find(|row| row.drive.starts_with("software")) {
+        sentences.push(format!(
+            "The drive of path {} is {}: its rates are an emulation's, not a drive's.",
+            row.path, row.drive
+        ));
+    }
+    sentences
+}
