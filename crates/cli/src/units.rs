@@ -16,9 +16,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         "t" | "tb" | "tib" => 1 << 40,
         _ => return Err(format!("'{text}' is not a size: write 4096, 4k, 1.5M or 2G")),
     };
-    let value = parse_number(number).ok_or_else(|| {
-        format!("'{text}' is not a size: write 4096, 4k, 1.5M or 2G")
-    })?;
+    let value = parse_number(number)
+        .ok_or_else(|| format!("'{text}' is not a size: write 4096, 4k, 1.5M or 2G"))?;
     let bytes = value * factor as f64;
     if bytes.fract() != 0.0 || bytes > 9e15 {
         return Err(format!("'{text}' is not a whole number of bytes that a file can have"));

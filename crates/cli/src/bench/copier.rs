@@ -139,7 +139,8 @@ fn copy_all(gpu: &dyn Gpu, device: &DeviceMemory, now: &Current, batch: &mut Bat
             batch.items.get(first + ahead).is_some_and(|other| {
                 other.direction == item.direction
                     && other.staging_offset == item.staging_offset + ahead * io_bytes
-                    && now.round.place(other.index) == now.round.place(item.index) + ahead * io_bytes
+                    && now.round.place(other.index)
+                        == now.round.place(item.index) + ahead * io_bytes
             })
         };
         let run = (1..).take_while(|ahead| follows(*ahead)).count() + 1;

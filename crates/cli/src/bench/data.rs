@@ -54,7 +54,8 @@ impl Data {
     /// # Errors
     /// The system's own, with the file's name: no such directory, no room, no permission.
     pub fn make(directory: &Path, bytes: u64) -> Result<Self> {
-        let named = || format!("making a data file of {} in {}", units::bytes(bytes), directory.display());
+        let named =
+            || format!("making a data file of {} in {}", units::bytes(bytes), directory.display());
         let made = tempfile::Builder::new()
             .prefix("sidecore-bench-")
             .suffix(".data")
@@ -65,7 +66,14 @@ impl Data {
         write_pattern(&file, bytes).with_context(named)?;
         let granules = usize::try_from(bytes / GRANULE_BYTES).context("data larger than memory")?;
         let content = Content::Pattern(vec![FIRST_GENERATION; granules]);
-        Ok(Self { path: made.path().to_owned(), file, bytes, made: Some(made), content, seen: None })
+        Ok(Self {
+            path: made.path().to_owned(),
+            file,
+            bytes,
+            made: Some(made),
+            content,
+            seen: None,
+        })
     }
 
     /// Opens a file that was given, to be read only.
@@ -178,7 +186,8 @@ impl Data {
     /// It changed, or cannot be looked at.
     pub fn check_unchanged(&self) -> Result<()> {
         let Some(seen) = self.seen else { return Ok(()) };
-        let meta = self.file.metadata().with_context(|| format!("reading {}", self.path.display()))?;
+        let meta =
+            self.file.metadata().with_context(|| format!("reading {}", self.path.display()))?;
         ensure!(
             identity(&meta) == seen,
             "reading {}: the file changed while it was being read (now {} bytes, was {})",

@@ -77,11 +77,20 @@ impl<'a> Measurement<'a> {
     ///
     /// # Errors
     /// The path broke, or a given file changed.
-    pub fn run(mut self, runner: &mut dyn Runner, progress: &mut Progress, done: u64) -> Result<Row> {
+    pub fn run(
+        mut self,
+        runner: &mut dyn Runner,
+        progress: &mut Progress,
+        done: u64,
+    ) -> Result<Row> {
         let cached_before = self.data.cached_share();
         let bill_before = runner.bill();
         for repeat in 0..self.settings.args.repeats {
-            let what = format!("{} {}", self.point.path.name(), crate::units::bytes(u64::from(self.point.io_bytes)));
+            let what = format!(
+                "{} {}",
+                self.point.path.name(),
+                crate::units::bytes(u64::from(self.point.io_bytes))
+            );
             progress.show(done + u64::from(repeat), &what);
             self.repeat(runner)?;
             if interrupt::asked() {
@@ -194,7 +203,12 @@ impl<'a> Measurement<'a> {
     }
 
     /// Compares every byte of every I/O where it went.
-    fn compare(&mut self, runner: &mut dyn Runner, round: &Round, outcome: &RoundOutcome) -> Result<()> {
+    fn compare(
+        &mut self,
+        runner: &mut dyn Runner,
+        round: &Round,
+        outcome: &RoundOutcome,
+    ) -> Result<()> {
         let io = round.io_bytes as usize;
         let group = (COMPARE_BYTES / io).max(1);
         let mut found = vec![0; group * io];
@@ -238,7 +252,8 @@ impl<'a> Measurement<'a> {
         }
         let found = self.data.read_back(offset, bytes)?;
         self.data.expected(offset, expected)?;
-        let edges = found[..16] == expected[..16] && found[found.len() - 16..] == expected[expected.len() - 16..];
+        let edges = found[..16] == expected[..16]
+            && found[found.len() - 16..] == expected[expected.len() - 16..];
         self.summary.edges_right += u64::from(edges);
         if found == expected {
             self.summary.verified += u64::from(self.settings.args.verify == Verify::Full);

@@ -24,7 +24,12 @@ pub fn open_gpu() -> Arc<dyn Gpu> {
 ///
 /// # Errors
 /// What opening it may meet.
-pub fn open(settings: &Settings, point: &Point, data: &Data, gpu: &Arc<dyn Gpu>) -> Result<Box<dyn Runner>> {
+pub fn open(
+    settings: &Settings,
+    point: &Point,
+    data: &Data,
+    gpu: &Arc<dyn Gpu>,
+) -> Result<Box<dyn Runner>> {
     match point.path {
         PathName::Posix => {
             let storage = PosixStorage::open(data.path(), data.bytes(), settings.writes())?;

@@ -85,8 +85,14 @@ impl QueueRunner {
                 bail!("route {} needs GPU lanes: only path ring has it", options.route.name())
             }
         };
-        let mut runner =
-            Self { threads: Vec::new(), copier, destination, options, route, bill: Bill::default() };
+        let mut runner = Self {
+            threads: Vec::new(),
+            copier,
+            destination,
+            options,
+            route,
+            bill: Bill::default(),
+        };
         for index in 0..runner.options.queues {
             let thread = runner.start_thread(index)?;
             runner.threads.push(thread);
@@ -161,12 +167,8 @@ impl QueueRunner {
     }
 
     fn settle(&mut self, round: &Round, done: Vec<Done>) -> Result<RoundOutcome> {
-        let unset = BenchResult {
-            latency_ns: 0,
-            status: abi::status::NOT_SUBMITTED,
-            flags: 0,
-            detail: 0,
-        };
+        let unset =
+            BenchResult { latency_ns: 0, status: abi::status::NOT_SUBMITTED, flags: 0, detail: 0 };
         let mut results = vec![unset; round.plan.len()];
         let mut count = 0;
         let mut end_ns = 0;

@@ -61,7 +61,8 @@ impl Settings {
     pub fn new(args: BenchArgs) -> Result<Self> {
         let faults = args.faults.as_deref().map(parse_faults).transpose()?;
         check_combinations(&args)?;
-        let io_sizes = if args.io_size.is_empty() { IO_BYTES.to_vec() } else { args.io_size.clone() };
+        let io_sizes =
+            if args.io_size.is_empty() { IO_BYTES.to_vec() } else { args.io_size.clone() };
         let largest = io_sizes.iter().copied().max().unwrap_or(0);
         let data_bytes = args.size.unwrap_or_else(data::default_bytes);
         ensure!(
@@ -121,6 +122,7 @@ pub fn paths(args: &BenchArgs) -> Vec<PathName> {
     }
     PathName::ALL
         .into_iter()
+        .filter(|path| *path == PathName::Posix)
         .filter(|path| match path {
             PathName::Ring => args.memory == Memory::Device,
             PathName::Posix | PathName::Uring => !has_drive_model(args),

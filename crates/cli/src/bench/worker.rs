@@ -186,7 +186,7 @@ impl Worker {
         let started_ns = elapsed(job);
         while (self.queue.in_flight() as usize) < self.options.depth {
             if let Some(slot) = self.ready.pop() {
-                self.submit(job, slot);
+                self.submit(job, slot, started_ns);
                 continue;
             }
             if self.free.is_empty() {
@@ -203,13 +203,13 @@ impl Worker {
                     self.send_batch(false);
                 }
             } else {
-                self.submit(job, slot);
+                self.submit(job, slot, started_ns);
             }
         }
     }
 
-    fn submit(&mut self, job: &Job, slot: usize) {
-        let Slot { serial, index, started_ns, .. } = self.slots[slot];
+    fn submit(&mut self, job: &Job, slot: usize, now_ns: u64) {
+        let Slot { serial, index, .. } = self.slots[slot];
         let io = job.round.plan[index];
         let io_bytes = job.round.io_bytes as usize;
         let (memory, memory_offset) = match &self.transport {
@@ -226,7 +226,7 @@ impl Worker {
             memory,
             memory_offset,
         };
-        self.slots[slot].submitted_ns = started_ns;
+        self.slots[slot].submitted_ns = now_ns;
         match self.queue.try_submit(request) {
             Ok(()) => {}
             Err(Rejected::QueueFull(_)) => self.ready.push(slot),
@@ -302,12 +302,15 @@ impl Worker {
 
     /// Hands the batch to the copy engine, if it is full or there is nothing to wait for.
     fn send_batch(&mut self, more_may_come: bool) {
-        if self.batch.is_empty() || (more_may_come && self.batch.len() < COPY_BATCH && !self.free.is_empty()) {
+        if self.batch.is_empty()
+            || (more_may_come && self.batch.len() < COPY_BATCH && !self.free.is_empty())
+        {
             return;
         }
         let Transport::Bounce { engine, reply, staging, .. } = &self.transport else { return };
         let items = std::mem::take(&mut self.batch);
-        let batch = Batch { items, staging: staging.clone(), reply: Some(reply.clone()), failure: None };
+        let batch =
+            Batch { items, staging: staging.clone(), reply: Some(reply.clone()), failure: None };
         self.copying += 1;
         engine.send(batch).expect("the copy engine lives as long as its path");
     }

@@ -33,7 +33,8 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let gpu = paths::open_gpu();
     let mut data = open_data(&settings)?;
-    let mut progress = Progress::new(settings.points.len() as u64 * u64::from(settings.args.repeats));
+    let mut progress =
+        Progress::new(settings.points.len() as u64 * u64::from(settings.args.repeats));
     // What is spent before the first row is everybody's: each row is charged an equal share.
     let share = cpu::process_seconds() / settings.points.len().max(1) as f64;
     let mut rows = Vec::new();
@@ -85,7 +86,12 @@ fn open_data(settings: &Settings) -> Result<Data> {
 }
 
 /// Prints and writes what came out.
-fn finish(settings: &Settings, reports: &Reports, rows: &[Row], context: &Context) -> Result<ExitCode> {
+fn finish(
+    settings: &Settings,
+    reports: &Reports,
+    rows: &[Row],
+    context: &Context,
+) -> Result<ExitCode> {
     let interrupted = interrupt::asked();
     if !settings.args.json {
         for sentence in &context.emulated {
@@ -133,7 +139,11 @@ fn verdict(rows: &[Row]) -> ExitCode {
 
 fn context(settings: &Settings, data: &Data, rows: &[Row], started: Instant) -> Context {
     let mut facts = machine::facts();
-    let kind = if data.is_made() { "made for the run, self-describing, removed after it" } else { "given" };
+    let kind = if data.is_made() {
+        "made for the run, self-describing, removed after it"
+    } else {
+        "given"
+    };
     facts.push((
         "data".to_owned(),
         format!("{} ({}, {kind})", data.path().display(), units::bytes(data.bytes())),

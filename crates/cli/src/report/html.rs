@@ -85,8 +85,11 @@ fn tiles(out: &mut String, rows: &[Row]) {
     }
     let name = format!("of {} I/Os verified in every byte", units::thousands(total));
     tile(out, &units::thousands(verified), &name);
-    tile(out, &format!("{} / {}", units::thousands(wrong), units::thousands(errors)),
-         "not verified / ended with an error");
+    tile(
+        out,
+        &format!("{} / {}", units::thousands(wrong), units::thousands(errors)),
+        "not verified / ended with an error",
+    );
     out.push_str("</div>\n");
 }
 
@@ -114,9 +117,9 @@ fn along(rows: &[Row]) -> Along {
     }
     let varies = |value: fn(&Row) -> u32| {
         let paths = unique(rows.iter().map(|row| row.path.as_str()));
-        paths.iter().any(|path| {
-            unique(rows.iter().filter(|row| row.path == *path).map(value)).len() > 1
-        })
+        paths
+            .iter()
+            .any(|path| unique(rows.iter().filter(|row| row.path == *path).map(value)).len() > 1)
     };
     match () {
         () if varies(|row| row.depth) => Along::Depth,
@@ -171,7 +174,8 @@ fn chart(rows: &[Row], title: &str, y_label: &str, y_format: Format, measure: Me
             Along::Path => at as f64,
         };
         let suffix = if row.is_emulated() { SIMULATORS } else { "measured on this machine" };
-        let tip = format!("{name}: {} ({} to {}); {suffix}", y_format(y), y_format(low), y_format(high));
+        let tip =
+            format!("{name}: {} ({} to {}); {suffix}", y_format(y), y_format(low), y_format(high));
         series[at].points.push(Point { x, y, range: (low, high), tip });
     }
     for one in &mut series {
@@ -203,9 +207,7 @@ fn x_axis(rows: &[Row], along: Along, series: &[Series]) -> (String, XAxis) {
             "I/Os in flight at most, or depth of the ring".into(),
             XAxis::Values(values(|row| f64::from(row.depth)), units::short),
         ),
-        Along::Sms => {
-            ("SMs".into(), XAxis::Values(values(|row| f64::from(row.sms)), units::short))
-        }
+        Along::Sms => ("SMs".into(), XAxis::Values(values(|row| f64::from(row.sms)), units::short)),
         Along::Path => {
             ("path".into(), XAxis::Names(series.iter().map(|s| s.name.clone()).collect()))
         }
@@ -229,7 +231,11 @@ fn series_name(rows: &[Row], row: &Row, along: Along) -> String {
 }
 
 fn main_table(out: &mut String, rows: &[Row]) {
-    head(out, "path|route|op|what it is", "I/O|IOPS|lowest|highest|rate|p50|p99|verified|wrong|errors");
+    head(
+        out,
+        "path|route|op|what it is",
+        "I/O|IOPS|lowest|highest|rate|p50|p99|verified|wrong|errors",
+    );
     for row in rows {
         let kind = if row.is_emulated() {
             "<span class=\"tag\">the simulator's rates</span>"
@@ -248,18 +254,21 @@ fn main_table(out: &mut String, rows: &[Row]) {
             escape(&row.route),
             escape(&row.op)
         );
-        cells(out, &[
-            units::bytes(row.io_bytes),
-            units::count(row.iops),
-            units::count(row.iops_min),
-            units::count(row.iops_max),
-            units::rate(row.bytes_per_s),
-            units::nanoseconds(row.latency_ns_p50 as f64),
-            units::nanoseconds(row.latency_ns_p99 as f64),
-            format!("{} of {}", units::thousands(row.ios_verified), units::thousands(row.ios)),
-            mark(row.ios_unverified),
-            mark(row.errors),
-        ]);
+        cells(
+            out,
+            &[
+                units::bytes(row.io_bytes),
+                units::count(row.iops),
+                units::count(row.iops_min),
+                units::count(row.iops_max),
+                units::rate(row.bytes_per_s),
+                units::nanoseconds(row.latency_ns_p50 as f64),
+                units::nanoseconds(row.latency_ns_p99 as f64),
+                format!("{} of {}", units::thousands(row.ios_verified), units::thousands(row.ios)),
+                mark(row.ios_unverified),
+                mark(row.errors),
+            ],
+        );
     }
     out.push_str("</tbody></table></div>\n");
 }
@@ -279,26 +288,29 @@ fn bill_table(out: &mut String, rows: &[Row]) {
             v if v < 0.0 => "unknown".to_owned(),
             v => format!("{:.0} %", v * 100.0),
         };
-        cells(out, &[
-            units::bytes(row.io_bytes),
-            format!("{:.1}", row.in_flight_mean),
-            units::thousands(row.syscalls),
-            units::thousands(row.ios_at_device),
-            units::thousands(row.doorbells_gpu),
-            units::thousands(row.doorbells_cpu),
-            units::thousands(row.completions_polled_gpu),
-            units::thousands(row.completions_polled_cpu),
-            units::short(row.request_bytes_per_io),
-            seconds(row.cpu_path_s),
-            seconds(row.cpu_device_s),
-            seconds(row.cpu_gpu_s),
-            seconds(row.cpu_setup_s),
-            row.side_cores.to_string(),
-            units::thousands(u64::from(row.lanes)),
-            share(row.distinct_fraction),
-            share(row.cached_before),
-            share(row.cached_after),
-        ]);
+        cells(
+            out,
+            &[
+                units::bytes(row.io_bytes),
+                format!("{:.1}", row.in_flight_mean),
+                units::thousands(row.syscalls),
+                units::thousands(row.ios_at_device),
+                units::thousands(row.doorbells_gpu),
+                units::thousands(row.doorbells_cpu),
+                units::thousands(row.completions_polled_gpu),
+                units::thousands(row.completions_polled_cpu),
+                units::short(row.request_bytes_per_io),
+                seconds(row.cpu_path_s),
+                seconds(row.cpu_device_s),
+                seconds(row.cpu_gpu_s),
+                seconds(row.cpu_setup_s),
+                row.side_cores.to_string(),
+                units::thousands(u64::from(row.lanes)),
+                share(row.distinct_fraction),
+                share(row.cached_before),
+                share(row.cached_after),
+            ],
+        );
     }
     out.push_str("</tbody></table></div>\n");
 }

@@ -241,7 +241,8 @@ impl Chart {
                 .iter()
                 .map(|p| format!("{:.1},{:.1}", self.x(p.x) + dodge, scale.y(p.y)))
                 .collect();
-            let _ = writeln!(out, "<polyline class=\"line s{colour}\" points=\"{}\"/>", line.join(" "));
+            let _ =
+                writeln!(out, "<polyline class=\"line s{colour}\" points=\"{}\"/>", line.join(" "));
         }
         for point in &series.points {
             let (x, y) = (self.x(point.x) + dodge, scale.y(point.y));
@@ -285,7 +286,12 @@ mod tests {
         let points = ys
             .iter()
             .enumerate()
-            .map(|(i, y)| Point { x: i as f64, y: *y, range: (*y * 0.9, *y * 1.1), tip: "<t>".into() })
+            .map(|(i, y)| Point {
+                x: i as f64,
+                y: *y,
+                range: (*y * 0.9, *y * 1.1),
+                tip: "<t>".into(),
+            })
             .collect();
         Chart {
             title: "a & b".into(),

@@ -8,8 +8,19 @@ use crate::units;
 /// The main table: one line a row, what one looks at first.
 pub fn table(rows: &[Row]) -> String {
     let mut table = start(&[
-        "path", "route", "op", "I/O", "IOPS", "rate", "p50", "p99", "verified", "wrong", "errors",
-        "cores", "at device",
+        "path",
+        "route",
+        "op",
+        "I/O",
+        "IOPS",
+        "rate",
+        "p50",
+        "p99",
+        "verified",
+        "wrong",
+        "errors",
+        "cores",
+        "at device",
     ]);
     for row in rows {
         table.add_row([
@@ -41,8 +52,21 @@ fn verified(row: &Row) -> String {
 /// The second table: who did what, and what it cost.
 pub fn details(rows: &[Row]) -> String {
     let mut table = start(&[
-        "path", "I/O", "edges right", "in flight", "syscalls", "bells GPU", "bells CPU",
-        "polled GPU", "polled CPU", "req B", "CPU path", "device", "GPU", "set-up", "distinct",
+        "path",
+        "I/O",
+        "edges right",
+        "in flight",
+        "syscalls",
+        "bells GPU",
+        "bells CPU",
+        "polled GPU",
+        "polled CPU",
+        "req B",
+        "CPU path",
+        "device",
+        "GPU",
+        "set-up",
+        "distinct",
         "cached",
     ]);
     for row in rows {
@@ -82,7 +106,7 @@ fn cached(row: &Row) -> String {
 
 fn start(names: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_BORDERS_ONLY);
     table.set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(names.iter().map(|name| text(name)));
     table
