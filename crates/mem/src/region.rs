@@ -189,8 +189,10 @@ impl Region {
 
     #[inline]
     fn pointer(&self, offset: usize, bytes: usize) -> *mut u8 {
-        assert!(self.check(offset, bytes).is_ok(), "offset {offset}+{bytes} of {}", self.len);
-        // SAFETY: the assertion above holds `offset + bytes <= len`.
+        if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
+            out_of_range(offset, bytes, self.len);
+        }
+        // SAFETY: the check above holds `offset + bytes <= len`.
         unsafe { self.base.as_ptr().add(offset) }
     }
 
@@ -201,7 +203,9 @@ impl Region {
     #[inline]
     pub fn u64_at(&self, offset: usize) -> SharedU64<'_> {
         let pointer = self.pointer(offset, 8).cast::<AtomicU64>();
-        assert!(pointer.is_aligned(), "offset {offset} is not 8-byte aligned");
+        if !pointer.is_aligned() {
+            unaligned(offset);
+        }
         // SAFETY: in bounds and aligned by the checks above; alive as long as `self`; only atomics
         // and raw copies ever touch it.
         SharedU64::new(unsafe { &*pointer })
@@ -214,7 +218,9 @@ impl Region {
     #[inline]
     pub fn u32_at(&self, offset: usize) -> SharedU32<'_> {
         let pointer = self.pointer(offset, 4).cast::<AtomicU32>();
-        assert!(pointer.is_aligned(), "offset {offset} is not 4-byte aligned");
+        if !pointer.is_aligned() {
+            unaligned(offset);
+        }
         // SAFETY: as in `u64_at`.
         SharedU32::new(unsafe { &*pointer })
     }
@@ -311,6 +317,19 @@ impl Region {
 
 fn file_position(offset: u64) -> std::io::Result<libc::off_t> {
     libc::off_t::try_from(offset).map_err(|_| std::io::ErrorKind::InvalidInput.into())
+}
+
+/// Out of line, so that the checks cost their callers two instructions each.
+#[cold]
+#[inline(never)]
+fn out_of_range(offset: usize, bytes: usize, len: usize) -> ! {
+    panic!("offset {offset}+{bytes} of {len}");
+}
+
+#[cold]
+#[inline(never)]
+fn unaligned(offset: usize) -> ! {
+    panic!("offset {offset} is not aligned to its word");
 }
 
 impl std::fmt::Debug for Region {

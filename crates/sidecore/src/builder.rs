@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gpu::Gpu;
 
-use crate::engine::{Engine, Inner};
+use crate::engine::{Engine, Inner, Parts};
 use crate::error::EngineError;
 use crate::hooks::Hooks;
 use crate::side_core::SideCore;
@@ -22,6 +22,7 @@ pub struct EngineBuilder {
     pin: Option<u32>,
     stall: Duration,
     hooks: Hooks,
+    page: Option<Arc<stats::Page>>,
 }
 
 /// An engine whose side cores and supervisor are stepped by hand.
@@ -44,6 +45,7 @@ impl EngineBuilder {
             pin: None,
             stall: Duration::from_secs(2),
             hooks: Hooks::default(),
+            page: None,
         }
     }
 
@@ -82,6 +84,13 @@ impl EngineBuilder {
         self
     }
 
+    /// Tells a shared page what side cores do. Default: none.
+    #[must_use]
+    pub fn stats(mut self, page: Arc<stats::Page>) -> Self {
+        self.page = Some(page);
+        self
+    }
+
     /// Breaks side cores on purpose, for tests.
     #[must_use]
     pub fn hooks(mut self, hooks: Hooks) -> Self {
@@ -99,7 +108,12 @@ impl EngineBuilder {
     }
 
     fn inner(&self, count: u32) -> Arc<Inner> {
-        Inner::new(Arc::clone(&self.gpu), count, self.pinned_max, self.hooks.clone())
+        let parts = Parts {
+            pinned_max: self.pinned_max,
+            hooks: self.hooks.clone(),
+            page: self.page.clone(),
+        };
+        Inner::new(Arc::clone(&self.gpu), count, parts)
     }
 
     fn stall_ns(&self) -> u64 {

@@ -5,6 +5,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use stats::{Event, Op, Route, Writer};
+
+use crate::ring::{ReadRoute, RingConfig, WriteRoute};
+
 macro_rules! counters {
     ($(#[$outer:meta])* $name:ident / $shared:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
         $(#[$outer])*
@@ -45,6 +49,30 @@ macro_rules! counters {
     };
 }
 
+/// Adds what a ring did since `before` to a shared page.
+pub(crate) fn report(writer: &mut Writer, ring: &RingConfig, since: &RingCounters) {
+    let read_route = match ring.read_route {
+        ReadRoute::Bounce => Route::Bounce,
+        ReadRoute::Pull => Route::Pull,
+        ReadRoute::Window => Route::Window,
+    };
+    let write_route = match ring.write_route {
+        WriteRoute::Bounce => Route::Bounce,
+        WriteRoute::Push => Route::Push,
+    };
+    writer.ios(read_route, Op::Read, since.reads, since.read_bytes, since.reads_failed);
+    writer.ios(write_route, Op::Write, since.writes, since.write_bytes, since.writes_failed);
+    writer.ios(Route::Host, Op::Flush, since.others, 0, since.others_failed);
+    writer.count(Event::RequestByte, since.request_bytes);
+    writer.count(Event::RequestFetched, since.requests);
+    writer.count(Event::RequestRefused, since.refused);
+    writer.count(Event::SideCoreLost, since.side_core_lost);
+    writer.count(Event::IoAtDevice, since.ios_at_device);
+    writer.count(Event::Syscall, since.syscalls);
+    writer.count(Event::DoorbellByCpu, since.cpu_doorbells);
+    writer.count(Event::CompletionPolledByCpu, since.completions_polled);
+}
+
 counters! {
     /// What was done for one ring.
     RingCounters / SharedRingCounters {
@@ -72,6 +100,22 @@ counters! {
         stray_completions,
         /// Times a storage queue had to be quiesced because it stayed silent.
         storage_quiesced,
+        /// Reads that ended.
+        reads,
+        /// Reads that ended with a status other than success.
+        reads_failed,
+        /// Payload bytes of reads.
+        read_bytes,
+        /// Writes that ended.
+        writes,
+        /// Writes that ended with a status other than success.
+        writes_failed,
+        /// Payload bytes of writes.
+        write_bytes,
+        /// Flushes that ended, and requests of no known kind.
+        others,
+        /// Those of them that ended with a status other than success.
+        others_failed,
         /// Payload bytes through the window.
         window_bytes,
         /// Payload bytes left in staging for GPU lanes to load.

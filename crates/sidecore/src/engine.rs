@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abi::ring::Id;
 use gpu::{DeviceMemory, Gpu};
+use stats::Page;
 use storage::Storage;
 
 use crate::builder::EngineBuilder;
@@ -16,11 +17,19 @@ use crate::ring::{ENTRY_BYTES, Ring, RingConfig, RingShared};
 use crate::side_core::{CoreShared, SideCore};
 use crate::threads::Threads;
 
+/// What an engine is made with, besides its GPU and the number of side cores.
+pub(crate) struct Parts {
+    pub pinned_max: u64,
+    pub hooks: Hooks,
+    pub page: Option<Arc<Page>>,
+}
+
 /// What the engine's parts share.
 pub(crate) struct Inner {
     pub gpu: Arc<dyn Gpu>,
     pub registry: Arc<Registry>,
     pub hooks: Hooks,
+    page: Option<Arc<Page>>,
     pub stop: AtomicBool,
     cores: Mutex<Vec<Arc<CoreShared>>>,
     /// What side cores that were replaced had done.
@@ -32,9 +41,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub fn new(gpu: Arc<dyn Gpu>, side_cores: u32, pinned_max: u64, hooks: Hooks) -> Arc<Self> {
+    pub fn new(gpu: Arc<dyn Gpu>, side_cores: u32, parts: Parts) -> Arc<Self> {
+        let Parts { pinned_max, hooks, page } = parts;
         Arc::new(Self {
             gpu,
+            page,
             registry: Arc::new(Registry::default()),
             hooks,
             stop: AtomicBool::new(false),
@@ -55,7 +66,9 @@ impl Inner {
     }
 
     pub fn side_core(&self, shared: Arc<CoreShared>) -> SideCore {
-        SideCore::new(shared, Arc::clone(&self.registry), self.hooks.clone())
+        // A page has room for hundreds of writers; a side core without one serves all the same.
+        let writer = self.page.as_ref().and_then(|page| page.writer().ok());
+        SideCore::new(shared, Arc::clone(&self.registry), self.hooks.clone(), writer)
     }
 
     /// Puts a new side core in the place of a lost one.

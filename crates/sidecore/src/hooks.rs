@@ -14,7 +14,7 @@ pub enum Moment {
     BeforeFetch,
     /// Requests are claimed, payload and completion words are not all stored.
     BeforeWords,
-    /// Requests were fetched, storage has not been polled.
+    /// Requests are in flight, storage is about to be polled.
     BeforePoll,
 }
 

@@ -20,7 +20,7 @@ use abi::ring::{
 use gpu::{DeviceMemory, Gpu};
 use mem::{Region, fence_payload};
 
-use crate::counters::{RingCounters, SharedRingCounters};
+use crate::counters::{RingCounters, SharedRingCounters, report};
 use crate::engine::Inner;
 use crate::error::EngineError;
 use crate::paths::Route;
@@ -202,6 +202,8 @@ pub(crate) struct RingShared {
     pub lost: AtomicU64,
     pub restarts: AtomicU64,
     pub counters: SharedRingCounters,
+    /// What the shared page was told of already.
+    reported: Mutex<RingCounters>,
     /// Serializes stores to the state word.
     state: Mutex<()>,
     service: Mutex<Arc<Mutex<Service>>>,
@@ -260,6 +262,7 @@ impl RingShared {
             lost: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             counters: SharedRingCounters::default(),
+            reported: Mutex::new(RingCounters::default()),
             state: Mutex::new(()),
             service: Mutex::new(Arc::new(Mutex::new(Service::new(config, epoch)))),
             complaints: Mutex::new(Vec::new()),
@@ -314,6 +317,25 @@ impl RingShared {
         let _one_at_a_time = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = u64::from(self.epoch.load(Ordering::Acquire));
         self.window.u64_at(STATE_AT).store(u64::from(mode) | epoch << 32, Ordering::Relaxed);
+    }
+
+    /// Everything counted, by side cores and the supervisor.
+    pub fn counts(&self) -> RingCounters {
+        let mut counters = self.counters.read();
+        let lost = self.lost.load(Ordering::Relaxed);
+        counters.side_core_lost += lost;
+        counters.failed += lost;
+        counters.completions += lost;
+        counters.restarts = self.restarts.load(Ordering::Relaxed);
+        counters
+    }
+
+    /// Tells a shared page what was counted since the last time.
+    pub fn report(&self, writer: &mut stats::Writer) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.counts();
+        report(writer, &self.config, &counts.since(&reported));
+        *reported = counts;
     }
 
     pub fn mode(&self) -> u32 {
@@ -380,13 +402,7 @@ impl Ring {
 
     /// What was done for it so far; exact once it has been idle for a step.
     pub fn counters(&self) -> RingCounters {
-        let mut counters = self.shared.counters.read();
-        let lost = self.shared.lost.load(Ordering::Relaxed);
-        counters.side_core_lost += lost;
-        counters.failed += lost;
-        counters.completions += lost;
-        counters.restarts = self.shared.restarts.load(Ordering::Relaxed);
-        counters
+        self.shared.counts()
     }
 
     /// Requests fetched and not yet answered.

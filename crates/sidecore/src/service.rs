@@ -122,8 +122,8 @@ impl Service {
         hooks.at(Moment::BeforeFetch);
         let mode = ring.mode();
         let fetched = if mode == STATE_CLOSED { 0 } else { self.fetch(ring, tables, mode, now_ns) };
-        hooks.at(Moment::BeforePoll);
         if self.active > 0 {
+            hooks.at(Moment::BeforePoll);
             self.poll(ring, tables);
             if now_ns >= self.next_deadline_ns {
                 self.expire(ring, tables, now_ns);
@@ -355,12 +355,18 @@ impl Service {
     }
 
     fn answer(&mut self, record: u32, status: u16, detail: u32) {
-        if status == status::SUCCESS {
-            self.counts.succeeded += 1;
-        } else {
-            self.counts.failed += 1;
-        }
-        let turn = self.jobs[record as usize].turn;
+        let failed = u64::from(status != status::SUCCESS);
+        self.counts.succeeded += 1 - failed;
+        self.counts.failed += failed;
+        let job = &self.jobs[record as usize];
+        let turn = job.turn;
+        let (ended, failures) = match job.opcode {
+            OP_READ => (&mut self.counts.reads, &mut self.counts.reads_failed),
+            OP_WRITE => (&mut self.counts.writes, &mut self.counts.writes_failed),
+            _ => (&mut self.counts.others, &mut self.counts.others_failed),
+        };
+        *ended += 1;
+        *failures += failed;
         let word = CompletionRecord::pack(turn, status, detail);
         self.done.push(Done { record, claimed: true, word });
     }

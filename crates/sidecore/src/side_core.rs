@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
 use mem::fence_payload;
+use stats::{Role, Writer};
 
 use crate::counters::{SharedCoreCounters, SideCoreCounters};
 use crate::hooks::Hooks;
@@ -167,10 +168,17 @@ pub struct SideCore {
     hooks: Hooks,
     counts: SideCoreCounters,
     over: Option<CoreState>,
+    /// Its part of a shared page.
+    writer: Option<Writer>,
 }
 
 impl SideCore {
-    pub(crate) fn new(shared: Arc<CoreShared>, registry: Arc<Registry>, hooks: Hooks) -> Self {
+    pub(crate) fn new(
+        shared: Arc<CoreShared>,
+        registry: Arc<Registry>,
+        hooks: Hooks,
+        writer: Option<Writer>,
+    ) -> Self {
         registry.watch(&shared);
         let tables = registry.snapshot();
         Self {
@@ -182,6 +190,7 @@ impl SideCore {
             hooks,
             counts: SideCoreCounters::default(),
             over: None,
+            writer,
         }
     }
 
@@ -249,6 +258,10 @@ impl SideCore {
             if !stays {
                 let mut service = a.service.lock().unwrap_or_else(PoisonError::into_inner);
                 service.leave(&a.ring, &self.tables);
+                if let Some(writer) = &mut self.writer {
+                    a.ring.report(writer);
+                    writer.publish();
+                }
             }
             stays
         });
@@ -276,10 +289,19 @@ impl SideCore {
         Progress::nothing(CoreState::Deposed)
     }
 
-    /// Publishes its counters; `cpu_ns` is its thread's CPU time, or 0.
-    pub(crate) fn publish(&mut self, cpu_ns: u64, slept: u64) {
+    /// Publishes its counters, to a shared page too where there is one. `cpu_ns` is the CPU time of
+    /// its thread, or 0; `slept` is how often it slept since the last time.
+    pub fn publish(&mut self, cpu_ns: u64, slept: u64) {
+        let charged = cpu_ns.saturating_sub(self.counts.cpu_ns);
         self.counts.cpu_ns = cpu_ns;
         self.counts.sleeps += slept;
         self.shared.counters.publish(&self.counts);
+        if let Some(writer) = &mut self.writer {
+            writer.cpu(Role::Path, charged);
+            for attached in &self.attached {
+                attached.ring.report(writer);
+            }
+            writer.publish();
+        }
     }
 }

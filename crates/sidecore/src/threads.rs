@@ -17,7 +17,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
+use stats::thread_cpu_ns;
 
 use crate::engine::Inner;
 use crate::error::EngineError;
@@ -152,13 +152,6 @@ fn spawn_side_core(
 
 fn elapsed_ns(clock: Instant) -> u64 {
     u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// CPU time of the calling thread, in nanoseconds.
-fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 /// One side core's thread.

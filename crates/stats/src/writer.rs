@@ -38,6 +38,14 @@ impl Writer {
         self.words[at + 2] += u64::from(!ok);
     }
 
+    /// Counts many I/Os at once: how many ended, how many of them badly, and their bytes.
+    pub fn ios(&mut self, route: Route, op: Op, ended: u64, bytes: u64, errors: u64) {
+        let at = layout::traffic(route, op);
+        self.words[at] += ended;
+        self.words[at + 1] += bytes;
+        self.words[at + 2] += errors;
+    }
+
     /// Counts `n` events.
     #[inline]
     pub fn count(&mut self, event: Event, n: u64) {

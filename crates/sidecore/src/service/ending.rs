@@ -108,6 +108,11 @@ impl Service {
                 return self.answer(record, status::BAD_BUFFER, 0);
             }
         }
+        match job.opcode {
+            OP_READ => self.counts.read_bytes += u64::from(moved),
+            OP_WRITE => self.counts.write_bytes += u64::from(moved),
+            _ => {}
+        }
         let short = carries && moved < job.length;
         self.answer(record, if short { status::SHORT } else { status::SUCCESS }, moved);
     }
