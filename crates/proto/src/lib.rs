@@ -20,5 +20,5 @@ mod queue_pair;
 
 pub use bring_up::{Action, BringUp, BringUpError, BringUpOptions, Phase, Shutdown};
 pub use queue_pair::{
-    Completed, Lost, Misbehaved, QueuePair, QueuePairShape, Reservation, ShapeError,
+    COMMANDS_MAX, Completed, Lost, Misbehaved, QueuePair, QueuePairShape, Reservation, ShapeError,
 };
