@@ -17,6 +17,10 @@
 ///   warp (0..31), warp in block.
 ///   Participants: thread. Order: none. Blocks: never. Effects: none.
 ///
+/// u32 popcount(u32 bits)       bits that are set
+/// u32 lowest_bit(u32 bits)     index of the lowest bit that is set; `bits` is not 0
+///   Participants: thread. Order: none. Blocks: never. Effects: none.
+///
 /// u32 active_mask()
 ///   A mask of lanes of this warp that are here now, the caller among them, equal in all of them.
 ///   Participants: warp (whoever is there). Order: none. Effects: none.

@@ -125,6 +125,9 @@ SC_DEVICE u32 grid_blocks() { return sidecore_simt_thread.view->grid_blocks; }
 SC_DEVICE u32 lane_index() { return sidecore_simt_thread.view->lane; }
 SC_DEVICE u32 warp_index() { return sidecore_simt_thread.view->warp; }
 
+SC_DEVICE u32 popcount(u32 bits) { return static_cast<u32>(__builtin_popcount(bits)); }
+SC_DEVICE u32 lowest_bit(u32 bits) { return static_cast<u32>(__builtin_ctz(bits)); }
+
 SC_DEVICE u32 active_mask(SC_HERE) {
   return static_cast<u32>(sidecore_simt_collective(simt::ACTIVE_MASK, 0, 0, 0, file, line));
 }
