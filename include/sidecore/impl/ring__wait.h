@@ -1,0 +1,100 @@
+/// Bodies of ring.h: waiting, taking payload, cancelling.
+#pragma once
+
+#include "../ring.h"
+
+namespace sidecore {
+
+/// Pauses between looks at a record: from this to sixteen times it.
+constexpr u32 RING_WAIT_PAUSE_NS = 64;
+/// Looks at the record between two looks at the ring's state.
+constexpr u32 RING_STATE_PERIOD = 8;
+
+/// Looks at the record once; whether the request has ended.
+SC_DEVICE bool Ring::look(Handle& handle) const {
+  const u64 word = load_record(handle.record);
+  if (static_cast<u16>(word) != handle.turn) return false;
+  handle.completion.status = static_cast<u16>(word >> 16);
+  handle.completion.detail = static_cast<u32>(word >> 32);
+  // The payload was stored before the word. Pairs with the fence between the two on the host.
+  arch::fence_acquire_system();
+  return true;
+}
+
+/// Looks at the ring's state; whether nobody will end the request any more.
+///
+/// When the epoch changes, the supervisor ends what was in flight. A side core that hangs while it
+/// ends a request keeps that request to itself: hence a bound from the change on, twice the ring's
+/// limit.
+SC_DEVICE bool Ring::lost(Handle& handle, u64& lost_by_ns) const {
+  const u64 state = load_state();
+  if (static_cast<u32>(state) == abi::STATE_CLOSED) {
+    // The last completions were stored before the state.
+    if (!look(handle)) handle.completion = Completion{status::RING_CLOSED, 0};
+    return true;
+  }
+  if (static_cast<u32>(state >> 32) == handle.epoch) return false;
+  const u64 now = arch::timer_ns();
+  if (lost_by_ns == 0) lost_by_ns = now + static_cast<u64>(view_.limit_ms) * 2000000;
+  if (now < lost_by_ns) return false;
+  if (!look(handle)) handle.completion = Completion{status::SIDE_CORE_LOST, 0};
+  return true;
+}
+
+/// Waits for the end of this lane's request, if it has one in flight.
+SC_DEVICE void Ring::poll(Handle& handle, u64 timeout_ns) const {
+  if (!handle.pending()) return;
+  const u64 started_ns = timeout_ns == FOREVER ? 0 : arch::timer_ns();
+  u64 lost_by_ns = 0;
+  u32 pause_ns = RING_WAIT_PAUSE_NS;
+  for (u32 round = 1; !look(handle); ++round) {
+    if (round % RING_STATE_PERIOD == 0 && lost(handle, lost_by_ns)) return;
+    if (timeout_ns != FOREVER && arch::timer_ns() - started_ns >= timeout_ns) return;
+    arch::pause(pause_ns, "ring: a completion");
+    if (pause_ns < RING_WAIT_PAUSE_NS * 16) pause_ns *= 2;
+  }
+}
+
+SC_DEVICE Completion Ring::wait_until(Lanes lanes, Handle& handle, u64 timeout_ns) {
+  const bool before = handle.pending();
+  poll(handle, timeout_ns);
+  if (view_.read_route == abi::ROUTE_PULL) {
+    const Completion& c = handle.completion;
+    const bool arrived = before && handle.opcode == abi::OP_READ &&
+                         (c.status == status::SUCCESS || c.status == status::SHORT);
+    const u32 bytes = c.detail < handle.bytes ? c.detail : handle.bytes;
+    const u64 staging = view_.staging + static_cast<u64>(handle.record) * view_.staging_stride;
+    ring_impl::copy_payloads(lanes.mask, handle.target, staging, arrived ? bytes : 0);
+    // The staging area was read before it can be named by the record's next request.
+    arch::fence_system();
+  }
+  return handle.completion;
+}
+
+SC_DEVICE Completion Ring::cancel(Lanes lanes, Handle& handle, u64 patience_ns) {
+  Wish wish{};
+  wish.verdict = handle.pending() ? status::SUCCESS : status::NOT_SUBMITTED;
+  wish.request.opcode = abi::OP_CANCEL;
+  wish.request.length = 1;
+  wish.request.record = handle.record;
+  wish.request.record_turn = handle.turn;
+  publish_all(lanes, wish, patience_ns);
+  return wait_until(lanes, handle, patience_ns);
+}
+
+SC_DEVICE Completion Ring::read(Lanes lanes, u32 record, const Transfer& transfer) {
+  Handle handle = submit_read(lanes, record, transfer);
+  return wait(lanes, handle);
+}
+
+SC_DEVICE Completion Ring::write(Lanes lanes, u32 record, const Transfer& transfer) {
+  Handle handle = submit_write(lanes, record, transfer);
+  return wait(lanes, handle);
+}
+
+SC_DEVICE Completion Ring::flush(Lanes lanes, u32 record, const abi::SourceView& source) {
+  Handle handle = submit_flush(lanes, record, source);
+  return wait(lanes, handle);
+}
+
+}  // namespace sidecore
