@@ -1,17 +1,31 @@
 //! Serves N requests without payload from memory storage, for counting instructions.
 //!
-//! The submitter is a host loop that packs the words and publishes them; it takes a few dozen
-//! instructions a request, which are counted too.
+//! Who submits is a host loop that stores prepared words, a few dozen instructions a request; they
+//! are counted too.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use abi::ring::{OP_FLUSH, Request};
+use abi::ring::{OP_FLUSH, Request, RequestEntry};
 use gpu::{Gpu, SimulatedGpu, SimulatedOptions};
+use mem::Region;
 use sidecore::{Engine, Rights, RingConfig};
 use storage::MemoryStorage;
-use testkit::submitter::Submitter;
 
-const RECORDS: u32 = 32;
+const DEPTH_LOG2: u32 = 5;
+const RECORDS: u32 = 1 << DEPTH_LOG2;
+
+/// Publishes one request of every record, all in turn `turn`, into a ring that is empty.
+fn publish(entries: &Region, words: &[[u64; 4]], turn: u64) {
+    let tag = (turn & 0xffff) << 48;
+    for (slot, w) in words.iter().enumerate() {
+        let at = slot * size_of::<RequestEntry>();
+        entries.u64_at(at).store(w[0] | tag, Ordering::Relaxed);
+        entries.u64_at(at + 8).store(w[1] | tag, Ordering::Release);
+        entries.u64_at(at + 16).store(w[2], Ordering::Relaxed);
+        entries.u64_at(at + 24).store(w[3] | tag, Ordering::Release);
+    }
+}
 
 fn main() {
     let count: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(10_000);
@@ -20,34 +34,29 @@ fn main() {
     let storage = MemoryStorage::new(1 << 20).expect("a little memory");
     let source = stepped.engine.register_source(Arc::new(storage), Rights::READ_WRITE);
     let source = source.expect("a source").id();
-    let config = RingConfig { depth: 64, records: RECORDS, ..RingConfig::default() };
+    let config = RingConfig { depth: RECORDS, records: RECORDS, ..RingConfig::default() };
     let ring = stepped.engine.create_ring(config).expect("a ring");
-    let mut submitter = Submitter::new(&ring);
     let memory = stepped.engine.gpu().allocate_device(1 << 20).expect("device memory");
     let buffer = stepped.engine.register_buffer(memory, Rights::READ_WRITE).expect("a buffer").id();
-    let mut request = Request {
+    let request = |record| Request {
         opcode: OP_FLUSH,
         source,
         source_offset: 0,
         buffer,
         buffer_offset: 0,
         length: 1,
-        record: 0,
+        record,
         record_turn: 0,
         limit_ms: 0,
     };
-    let mut now_ns = 0;
-    let mut submitted = 0;
-    while submitted < count {
-        for record in 0..RECORDS {
-            request.record = record;
-            submitter.submit(request).expect("the ring holds all records");
-        }
-        submitted += u64::from(RECORDS);
-        now_ns += 1000;
-        stepped.side_cores[0].step(now_ns);
+    let words: Vec<_> = (0..RECORDS).map(|r| RequestEntry::pack(&request(r), 0).w).collect();
+    let entries = ring.memory().entries;
+    let batches = count / u64::from(RECORDS);
+    for turn in 1..=batches {
+        publish(&entries, &words, turn);
+        stepped.side_cores[0].step(turn * 1000);
     }
-    stepped.side_cores[0].step(now_ns);
-    let counters = ring.counters();
-    assert_eq!(counters.succeeded, submitted, "every request ends in success");
+    stepped.side_cores[0].step(batches * 1000);
+    let succeeded = ring.counters().succeeded;
+    assert_eq!(succeeded, batches * u64::from(RECORDS), "every request ends in success");
 }
