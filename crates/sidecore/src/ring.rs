@@ -17,7 +17,7 @@ use abi::ring::{
     ROUTE_WINDOW, RequestEntry, RingControl, RingView, STATE_CLOSED, STATE_DRAINING, STATE_OPEN,
     TRANSFER_BYTES_MAX,
 };
-use gpu::{DeviceMemory, Gpu};
+use gpu::{Copy, DeviceMemory, Gpu};
 use mem::{Region, fence_payload};
 
 use crate::counters::{RingCounters, SharedRingCounters, report};
@@ -190,13 +190,15 @@ pub(crate) struct RingShared {
     /// Control block, records and turns, through the window.
     pub window: Region,
     /// Keeps the device memory.
-    _device: DeviceMemory,
+    device: DeviceMemory,
     pub gpu: Arc<dyn Gpu>,
     pub slots: Slots,
     /// Next ticket to copy out.
     pub head: AtomicU64,
     pub epoch: AtomicU32,
     pub wishes: Wishes,
+    /// Entries of tickets before this one are refused: their lanes saw the ring closed.
+    pub refuse_below: AtomicU64,
     pub in_flight: AtomicU32,
     /// Requests that the supervisor ended; side cores count the others.
     pub lost: AtomicU64,
@@ -252,12 +254,13 @@ impl RingShared {
             entries,
             staging,
             window,
-            _device: device,
+            device,
             gpu: Arc::clone(gpu),
             slots: Slots::new(config.records, low_turn(config.start_turn), epoch),
             head: AtomicU64::new(config.start_ticket),
             epoch: AtomicU32::new(epoch),
             wishes: Wishes { mode: AtomicU32::new(STATE_OPEN), quiesce: AtomicBool::new(false) },
+            refuse_below: AtomicU64::new(config.start_ticket),
             in_flight: AtomicU32::new(0),
             lost: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
@@ -342,10 +345,13 @@ impl RingShared {
         self.wishes.mode.load(Ordering::Acquire)
     }
 
-    fn set_mode(&self, mode: u32) {
-        self.wishes.mode.store(mode, Ordering::Release);
-        self.store_state(mode);
-        fence_payload();
+    /// Next ticket to reserve, by the copy engine: the host does not load through the window.
+    fn tail(&self) -> Result<u64, EngineError> {
+        let host = self.gpu.allocate_host(8)?;
+        let copy =
+            Copy { host: &host, host_offset: 0, device: &self.device, device_offset: 0, bytes: 8 };
+        self.gpu.copy_to_host(copy)?;
+        Ok(host.u64_at(0).load(Ordering::Relaxed))
     }
 
     fn service_place(&self) -> MutexGuard<'_, Arc<Mutex<Service>>> {
@@ -422,7 +428,11 @@ impl Ring {
 
     /// Refuses new requests from now on; what is in flight ends as usual.
     pub fn drain(&self) {
-        self.shared.set_mode(STATE_DRAINING);
+        if self.shared.mode() == STATE_OPEN {
+            self.shared.wishes.mode.store(STATE_DRAINING, Ordering::Release);
+            self.shared.store_state(STATE_DRAINING);
+            fence_payload();
+        }
     }
 
     /// Asks for an early end of everything in flight. [`Ring::is_quiet`] tells when it is done:
@@ -452,16 +462,32 @@ impl Ring {
         Ok(())
     }
 
-    /// Serves requests again after a drain or close.
-    pub fn restart(&self) {
-        self.engine.attach(&self.shared);
-        self.shared.set_mode(STATE_OPEN);
+    /// Serves requests again after a drain or close. What was published while it was closed is
+    /// refused, since its lanes were told so.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`] where the ring's tail cannot be read.
+    pub fn restart(&self) -> Result<(), EngineError> {
+        let shared = &self.shared;
+        if shared.mode() == STATE_CLOSED {
+            shared.refuse_below.store(shared.tail()?, Ordering::Release);
+        }
+        self.engine.attach(shared);
+        shared.wishes.mode.store(STATE_OPEN, Ordering::Release);
+        shared.store_state(STATE_OPEN);
+        fence_payload();
+        Ok(())
     }
 
-    /// Ends everything in flight and serves nothing any more.
+    /// Ends everything in flight and serves nothing any more. The kernel's side sees the ring closed
+    /// once nothing can write any buffer: see [`Ring::is_quiet`].
     pub fn close(&self) {
+        if self.shared.mode() != STATE_CLOSED {
+            self.shared.wishes.mode.store(STATE_CLOSED, Ordering::Release);
+            self.shared.store_state(STATE_DRAINING);
+            fence_payload();
+        }
         self.quiesce();
-        self.shared.set_mode(STATE_CLOSED);
         self.engine.wake(&self.shared);
     }
 }

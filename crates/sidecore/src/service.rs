@@ -72,6 +72,8 @@ pub(crate) struct Service {
     unpublished_steps: u32,
     limit_ns: u64,
     grace_ns: u64,
+    /// Whether the ring was closed in the last step.
+    closed: bool,
 }
 
 impl Service {
@@ -92,6 +94,7 @@ impl Service {
             unpublished_steps: 0,
             limit_ns: u64::from(config.limit_ms()) * 1_000_000,
             grace_ns: u64::try_from(config.grace.as_nanos()).unwrap_or(u64::MAX),
+            closed: false,
         }
     }
 
@@ -115,22 +118,27 @@ impl Service {
         if self.queues.version != tables.version {
             self.follow_tables(ring, tables);
         }
+        let mode = ring.mode();
+        let closing = mode == STATE_CLOSED && !self.closed;
         let quiesce = ring.wishes.quiesce.load(Ordering::Acquire);
-        if quiesce {
+        if quiesce || closing {
             self.quiesce_all(ring, tables);
         }
         hooks.at(Moment::BeforeFetch);
-        let mode = ring.mode();
         let fetched = if mode == STATE_CLOSED { 0 } else { self.fetch(ring, tables, mode, now_ns) };
         if self.active > 0 {
             hooks.at(Moment::BeforePoll);
-            self.poll(ring, tables);
-            if now_ns >= self.next_deadline_ns {
-                self.expire(ring, tables, now_ns);
-            }
+        }
+        self.poll(ring, tables);
+        if now_ns >= self.next_deadline_ns {
+            self.expire(ring, tables, now_ns);
         }
         let publish = self.publication_due(fetched, ring.config.depth, now_ns);
         let completed = self.flush(ring, hooks, publish);
+        if closing {
+            self.show_closed(ring);
+        }
+        self.closed = mode == STATE_CLOSED;
         self.account(ring, fetched + completed);
         if quiesce {
             ring.wishes.quiesce.store(false, Ordering::Release);
@@ -152,8 +160,17 @@ impl Service {
     pub fn leave(&mut self, ring: &RingShared, tables: &Tables) {
         self.quiesce_all(ring, tables);
         self.flush(ring, &Hooks::default(), false);
+        self.show_closed(ring);
         self.publish_counts(ring);
         ring.in_flight.store(0, Ordering::Release);
+    }
+
+    /// Tells the kernel's side that nobody ends a request any more. All completion words are out.
+    fn show_closed(&self, ring: &RingShared) {
+        if !self.is_over(ring) {
+            ring.store_state(STATE_CLOSED);
+            fence_payload();
+        }
     }
 
     /// Ends what storage has, answering nothing: the supervisor has answered, or will.
@@ -175,8 +192,11 @@ impl Service {
     /// Copies what was published, in ticket order.
     fn fetch(&mut self, ring: &RingShared, tables: &Tables, mode: u32, now_ns: u64) -> u32 {
         let mut fetched = 0;
+        let refuse_below = ring.refuse_below.load(Ordering::Acquire);
         while fetched < FETCH_MAX {
             let Some(entry) = copy_entry(ring, self.head) else { break };
+            let late = self.head.wrapping_sub(refuse_below).cast_signed() < 0;
+            let mode = if late { STATE_CLOSED } else { mode };
             self.take(ring, tables, mode, &entry.unpack(), now_ns);
             if self.is_over(ring) {
                 break;
@@ -313,9 +333,6 @@ impl Service {
     fn poll(&mut self, ring: &RingShared, tables: &Tables) {
         for at in 0..self.queues.list.len() {
             let queue = &mut self.queues.list[at];
-            if queue.in_flight == 0 && queue.backlog.is_empty() {
-                continue;
-            }
             let mut completions = std::mem::take(&mut self.completions);
             queue.queue.poll(&mut completions);
             for completion in completions.drain(..) {

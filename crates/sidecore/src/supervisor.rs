@@ -122,6 +122,8 @@ fn take_over(ring: &Arc<RingShared>) {
     ring.restarts.fetch_add(1, Ordering::Relaxed);
     let head = ring.head.load(Ordering::Acquire);
     ring.window.u64_at(FETCHED_AT).store(head, Ordering::Relaxed);
+    // The completion words before the new epoch.
+    fence_payload();
     ring.store_state(ring.mode());
     fence_payload();
     ring.in_flight.store(0, Ordering::Release);

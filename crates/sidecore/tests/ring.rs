@@ -261,15 +261,37 @@ fn a_draining_ring_refuses_and_a_closed_one_is_silent() {
     world.submitter.submit(request).expect("room");
     assert_eq!(world.end_of(0, 5).0, status::RING_CLOSED);
     world.ring.close();
+    assert_eq!(world.submitter.state(), (STATE_DRAINING, 1), "the side core has not closed it");
+    world.step(MS);
     assert_eq!(world.submitter.state(), (STATE_CLOSED, 1));
     world.submitter.submit(request).expect("room");
     for _ in 0..5 {
         world.step(MS);
     }
     assert!(world.submitter.completion(0).is_none());
-    world.ring.restart();
+    world.ring.restart().expect("a restart");
+    assert_eq!(world.end_of(0, 5).0, status::RING_CLOSED, "its lane was told so");
+    world.submitter.submit(request).expect("room");
     assert_eq!(world.end_of(0, 5), (status::SUCCESS, BLOCK));
     world.check_read(0, 1);
+}
+
+#[test]
+fn closing_a_ring_ends_what_is_in_flight_first() {
+    let config = RingConfig { limit: Duration::from_secs(60), ..small(4, 4) };
+    let mut world = World::new(config, Some("lost:n=2,every=1"), Hooks::default());
+    for record in 0..2 {
+        world.submitter.submit(world.request(OP_READ, record, 1)).expect("room");
+    }
+    world.step(MS);
+    assert!(!world.ring.is_quiet());
+    world.ring.close();
+    world.step(MS);
+    assert_eq!(world.end_of(0, 1).0, status::CANCELLED);
+    assert_eq!(world.end_of(1, 1).0, status::CANCELLED);
+    assert_eq!(world.submitter.state().0, STATE_CLOSED);
+    world.step(MS);
+    assert!(world.ring.is_quiet());
 }
 
 #[test]
