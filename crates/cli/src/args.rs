@@ -280,9 +280,9 @@ pub struct LimitArgs {
     /// Most pinned host memory.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "1G")]
     pub pinned_max: u64,
-    /// CPUs to pin side cores to, comma separated.
-    #[arg(long, value_name = "CPU", value_delimiter = ',')]
-    pub pin: Vec<usize>,
+    /// Pin side cores to CPUs, from this one up.
+    #[arg(long, value_name = "CPU")]
+    pub pin: Option<u32>,
 }
 
 /// Options of `bench idle`.

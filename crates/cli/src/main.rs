@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Cli, Command};
+use crate::args::{BenchForm, Cli, Command};
 
 /// Exit code of a command that could not be carried out.
 const FAILED: u8 = 1;
@@ -25,8 +25,11 @@ const FAILED: u8 = 1;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = interrupt::listen().and_then(|()| match cli.command {
-        Command::Bench(command) => commands::bench::run(command.bench),
-        Command::Load(_) => anyhow::bail!("not here yet"),
+        Command::Bench(command) => match command.form {
+            Some(BenchForm::Idle(args)) => commands::idle::run(&args),
+            None => commands::bench::run(command.bench),
+        },
+        Command::Load(args) => commands::load::run(&args),
     });
     result.unwrap_or_else(|error| {
         eprintln!("sidecore: {error:#}");

@@ -162,7 +162,7 @@ impl<'a> Measurement<'a> {
             plan.push(io);
         }
         let slots = if recycled { room } else { plan.len() };
-        Ok(Round { plan, edges, io_bytes, slots })
+        Ok(Round { plan, edges, io_bytes, slots, base: 0 })
     }
 
     fn draw(&mut self) -> BenchIo {

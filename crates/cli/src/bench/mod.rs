@@ -9,6 +9,7 @@ mod order;
 pub mod paths;
 mod posix;
 mod queue_runner;
+mod ring_runner;
 pub mod round;
 pub mod settings;
 mod summary;

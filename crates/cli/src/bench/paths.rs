@@ -1,41 +1,77 @@
 //! Opens each path over the data: the one place that knows what a path is made of.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use gpu::{Gpu, SimulatedGpu, SimulatedOptions};
 use storage::faults::FaultScript;
 use storage::{Faulty, Storage};
 
-use crate::args::{Memory, PathName};
+use crate::args::{LimitArgs, Memory, OpName, PathName, RouteName};
 use crate::bench::data::Data;
 use crate::bench::posix::PosixStorage;
 use crate::bench::queue_runner::{QueueRunner, QueueRunnerOptions};
+use crate::bench::ring_runner::{RingRunner, RingRunnerOptions};
 use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
-use crate::bench::settings::{Point, Settings};
 
 /// The GPU of this machine: here always the simulated one.
 pub fn open_gpu() -> Arc<dyn Gpu> {
     Arc::new(SimulatedGpu::new(SimulatedOptions::default()))
 }
 
-/// Opens a path for a row.
+/// The paths that there are.
+pub fn available() -> Vec<PathName> {
+    vec![PathName::Posix]
+}
+
+/// How a path is opened.
+#[derive(Clone, Debug)]
+pub struct PathOptions {
+    /// Which.
+    pub path: PathName,
+    /// What is asked for.
+    pub op: OpName,
+    /// Where the payload goes.
+    pub memory: Memory,
+    /// How it gets there.
+    pub route: RouteName,
+    /// Queues, threads or rings.
+    pub queues: u32,
+    /// I/Os in flight a queue, or depth of a ring.
+    pub depth: u32,
+    /// Blocks of the kernel.
+    pub sms: u32,
+    /// Warps a block.
+    pub warps: u32,
+    /// I/Os that a lane has in flight.
+    pub batch: u32,
+    /// Bytes an I/O.
+    pub io_bytes: u32,
+    /// Bytes of destination.
+    pub destination_bytes: usize,
+    /// An I/O without an answer ends after this.
+    pub limit: Duration,
+    /// Side cores, if said.
+    pub side_cores: Option<u32>,
+    /// Limits of the command.
+    pub limits: LimitArgs,
+    /// What shall go wrong.
+    pub faults: Option<FaultScript>,
+}
+
+/// Opens a path.
 ///
 /// # Errors
 /// What opening it may meet.
-pub fn open(
-    settings: &Settings,
-    point: &Point,
-    data: &Data,
-    gpu: &Arc<dyn Gpu>,
-) -> Result<Box<dyn Runner>> {
-    match point.path {
+pub fn open(options: &PathOptions, data: &Data, gpu: &Arc<dyn Gpu>) -> Result<Box<dyn Runner>> {
+    match options.path {
         PathName::Posix => {
-            let storage = PosixStorage::open(data.path(), data.bytes(), settings.writes())?;
-            let drive = format!("file {} (pread)", kind_of(data));
-            cpu_path(settings, point, gpu, Arc::new(storage), drive, 0)
+            let writes = options.op != OpName::Read;
+            let storage = Arc::new(PosixStorage::open(data.path(), data.bytes(), writes)?);
+            cpu_path(options, gpu, storage, format!("file {}", kind_of(data)), 0)
         }
+        PathName::Ring => Ok(Box::new(open_ring(options, data, gpu)?)),
         other => bail!("path {} is not here yet", other.name()),
     }
 }
@@ -44,30 +80,63 @@ fn kind_of(data: &Data) -> &'static str {
     if data.is_made() { "made for the run" } else { "given" }
 }
 
+/// Opens path `ring`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_ring(options: &PathOptions, data: &Data, gpu: &Arc<dyn Gpu>) -> Result<RingRunner> {
+    let Some(kernel) = bench_kernel() else { bail!("path ring is not here yet") };
+    let writes = options.op != OpName::Read;
+    let storage: Arc<dyn Storage> =
+        Arc::new(PosixStorage::open(data.path(), data.bytes(), writes)?);
+    RingRunner::open(RingRunnerOptions {
+        storage,
+        gpu: Arc::clone(gpu),
+        kernel,
+        route: options.route,
+        op: options.op,
+        rings: options.queues,
+        depth: options.depth,
+        sms: options.sms,
+        warps: options.warps,
+        batch: options.batch,
+        io_bytes: options.io_bytes,
+        destination_bytes: options.destination_bytes,
+        limit: options.limit,
+        side_cores: options.side_cores,
+        limits: options.limits.clone(),
+        drive: format!("file {}", kind_of(data)),
+        device_cpu_seconds: Box::new(|| 0.0),
+    })
+}
+
+fn bench_kernel() -> Option<gpu::Kernel> {
+    None
+}
+
 /// A path of CPU threads over a storage that may misbehave.
 fn cpu_path(
-    settings: &Settings,
-    point: &Point,
+    options: &PathOptions,
     gpu: &Arc<dyn Gpu>,
     storage: Arc<dyn Storage>,
     drive: String,
     request_bytes: u64,
 ) -> Result<Box<dyn Runner>> {
-    let faulty = settings.faults.as_ref().map(|script| misbehaving(Arc::clone(&storage), script));
+    let faulty = options.faults.as_ref().map(|script| misbehaving(Arc::clone(&storage), script));
     let storage = match &faulty {
         Some(faulty) => Arc::clone(faulty) as Arc<dyn Storage>,
         None => storage,
     };
     let runner = QueueRunner::open(QueueRunnerOptions {
         storage,
-        gpu: (settings.args.memory == Memory::Device).then(|| Arc::clone(gpu)),
-        route: settings.args.route,
-        queues: point.queues,
-        depth: point.depth,
-        io_bytes: point.io_bytes,
-        destination_bytes: settings.destination_bytes(point),
-        limit: settings.limit,
-        pinned_max: settings.args.limits.pinned_max,
+        gpu: (options.memory == Memory::Device).then(|| Arc::clone(gpu)),
+        route: options.route,
+        queues: options.queues,
+        depth: options.depth,
+        io_bytes: options.io_bytes,
+        destination_bytes: options.destination_bytes,
+        limit: options.limit,
+        pinned_max: options.limits.pinned_max,
         drive,
         device_cpu_seconds: Box::new(|| 0.0),
         request_bytes,

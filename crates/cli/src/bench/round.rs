@@ -13,7 +13,7 @@ pub const POISON: u8 = 0xdb;
 /// Bytes that go between device memory and the host at once when filling and comparing.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The I/Os of a round. I/O `i` uses the destination from byte `slot(i) * io_bytes` on.
+/// The I/Os of a round. I/O `i` uses the destination from `place(i)` on.
 #[derive(Debug)]
 pub struct Round {
     /// What to do.
@@ -24,12 +24,14 @@ pub struct Round {
     pub io_bytes: u32,
     /// Slots of the destination; fewer than I/Os only where nothing is compared afterwards.
     pub slots: usize,
+    /// First byte of the destination that the round uses.
+    pub base: usize,
 }
 
 impl Round {
     /// First byte of an I/O's place in the destination.
     pub fn place(&self, index: usize) -> usize {
-        index % self.slots * self.io_bytes as usize
+        self.base + index % self.slots * self.io_bytes as usize
     }
 }
 

@@ -8,6 +8,7 @@ use storage::faults::FaultScript;
 
 use crate::args::{BenchArgs, Memory, OpName, PathName, RouteName, Verify};
 use crate::bench::data::{self, GRANULE_BYTES};
+use crate::bench::paths::{self, PathOptions};
 use crate::units;
 
 /// I/O sizes when nobody names any.
@@ -100,6 +101,28 @@ impl Settings {
         self.args.op != OpName::Read
     }
 
+    /// How the path of a row is opened.
+    pub fn path_options(&self, point: &Point) -> PathOptions {
+        let args = &self.args;
+        PathOptions {
+            path: point.path,
+            op: args.op,
+            memory: args.memory,
+            route: args.route,
+            queues: point.queues,
+            depth: point.depth,
+            sms: point.sms,
+            warps: args.warps,
+            batch: args.batch,
+            io_bytes: point.io_bytes,
+            destination_bytes: self.destination_bytes(point),
+            limit: self.limit,
+            side_cores: args.side_cores,
+            limits: args.limits.clone(),
+            faults: self.faults.clone(),
+        }
+    }
+
     /// Bytes of destination for a row.
     pub fn destination_bytes(&self, point: &Point) -> usize {
         let io = u64::from(point.io_bytes);
@@ -120,9 +143,8 @@ pub fn paths(args: &BenchArgs) -> Vec<PathName> {
         named.dedup();
         return named;
     }
-    PathName::ALL
+    paths::available()
         .into_iter()
-        .filter(|path| *path == PathName::Posix)
         .filter(|path| match path {
             PathName::Ring => args.memory == Memory::Device,
             PathName::Posix | PathName::Uring => !has_drive_model(args),

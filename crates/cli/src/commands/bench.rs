@@ -10,12 +10,10 @@ use crate::bench::data::Data;
 use crate::bench::measure::{Measurement, cpu_since};
 use crate::bench::settings::Settings;
 use crate::bench::{cpu, machine, paths};
+use crate::commands::NOT_CLEAN;
 use crate::printer::Progress;
 use crate::report::{Context, ReportFile, Row, default_files, details, html, table};
 use crate::{interrupt, units};
-
-/// Exit code of a run in which an I/O failed or was wrong.
-const NOT_CLEAN: u8 = 3;
 
 /// The report files of a run.
 struct Reports {
@@ -44,7 +42,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         }
         let before = cpu::process_seconds();
         let measurement = Measurement::new(&settings, point, &mut data)?;
-        let mut runner = paths::open(&settings, point, measurement.data(), &gpu)
+        let mut runner = paths::open(&settings.path_options(point), measurement.data(), &gpu)
             .with_context(|| format!("path {}", point.path.name()))?;
         let done = index as u64 * u64::from(settings.args.repeats);
         let mut row = measurement

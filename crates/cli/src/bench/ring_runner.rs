@@ -1,0 +1,382 @@
+//! Path `ring`: lanes of a kernel ask, side cores answer; the host only plans and checks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use abi::bench::{BENCH_CHECK_EDGES, BenchArgs, BenchEdges, BenchIo, BenchResult, BenchTotals};
+use abi::ring::{BufferView, Id, RingView, SourceView};
+use anyhow::{Context, Result, bail, ensure};
+use gpu::{DeviceMemory, Gpu, Kernel, LaunchShape};
+use sidecore::{Engine, ReadRoute, Rights, Ring, RingConfig, RingCounters, WriteRoute};
+use storage::Storage;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::args::{LimitArgs, OpName, RouteName};
+use crate::bench::cpu;
+use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
+
+/// Lanes of a warp.
+const LANES: u32 = 32;
+/// Threads of a block at most.
+const BLOCK_THREADS_MAX: u32 = 1024;
+/// How long the rings may take to count what they did, after the kernel has ended.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// How the path is opened.
+pub struct RingRunnerOptions {
+    /// Where the data is.
+    pub storage: Arc<dyn Storage>,
+    /// The GPU.
+    pub gpu: Arc<dyn Gpu>,
+    /// The benchmark kernel.
+    pub kernel: Kernel,
+    /// How the payload goes.
+    pub route: RouteName,
+    /// What is asked for.
+    pub op: OpName,
+    /// Rings.
+    pub rings: u32,
+    /// Depth of a ring.
+    pub depth: u32,
+    /// Blocks.
+    pub sms: u32,
+    /// Warps a block.
+    pub warps: u32,
+    /// I/Os that a lane has in flight.
+    pub batch: u32,
+    /// Bytes an I/O.
+    pub io_bytes: u32,
+    /// Bytes of destination.
+    pub destination_bytes: usize,
+    /// An I/O without an answer ends after this.
+    pub limit: Duration,
+    /// Side cores, if said.
+    pub side_cores: Option<u32>,
+    /// Limits of the command.
+    pub limits: LimitArgs,
+    /// What holds the data, for the row.
+    pub drive: String,
+    /// CPU seconds of the emulated drive so far, where there is one.
+    pub device_cpu_seconds: Box<dyn Fn() -> f64>,
+}
+
+/// Where the parts of the kernel's memory begin.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    views: usize,
+    totals: usize,
+    plan: usize,
+    edges: usize,
+    results: usize,
+    bytes: usize,
+}
+
+impl Layout {
+    fn new(rings: usize, ios: usize) -> Self {
+        let line = |bytes: usize| bytes.next_multiple_of(128);
+        let views = 0;
+        let totals = views + line(rings * size_of::<RingView>());
+        let plan = totals + line(size_of::<BenchTotals>());
+        let edges = plan + line(ios * size_of::<BenchIo>());
+        let results = edges + line(ios * size_of::<BenchEdges>());
+        let bytes = results + line(ios * size_of::<BenchResult>());
+        Self { views, totals, plan, edges, results, bytes }
+    }
+}
+
+/// An engine, its rings and a kernel.
+pub struct RingRunner {
+    // Rings go before the engine that serves them.
+    rings: Vec<Ring>,
+    engine: Engine,
+    options: RingRunnerOptions,
+    destination: Destination,
+    /// Ring views, plan, edges, results and totals.
+    work: Destination,
+    work_address: u64,
+    layout: Layout,
+    source: SourceView,
+    buffer: BufferView,
+    bill: Bill,
+    read_route: ReadRoute,
+    write_route: WriteRoute,
+}
+
+impl RingRunner {
+    /// Starts side cores, registers data and memory, attaches the rings.
+    ///
+    /// # Errors
+    /// Impossible options, no memory, no threads.
+    pub fn open(options: RingRunnerOptions) -> Result<Self> {
+        let threads = options.warps * LANES;
+        ensure!(
+            threads <= BLOCK_THREADS_MAX,
+            "--warps {}: an SM's block has at most {} warps",
+            options.warps,
+            BLOCK_THREADS_MAX / LANES
+        );
+        ensure!(
+            options.depth.is_power_of_two() && options.depth >= 2,
+            "--depth {}: a ring's depth is a power of two from 2 up",
+            options.depth
+        );
+        let engine = start_engine(&options)?;
+        let writes = options.op != OpName::Read;
+        let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
+        let source = engine.register_source(Arc::clone(&options.storage), rights)?.view();
+        let destination = Destination::device(&options.gpu, options.destination_bytes)?;
+        let Destination::Device(device) = &destination else { bail!("the ring needs a GPU") };
+        let buffer = engine.register_buffer(device.memory.clone(), Rights::READ_WRITE)?.view();
+        let ios = options.destination_bytes / options.io_bytes as usize;
+        let layout = Layout::new(options.rings as usize, ios);
+        let work = Destination::device(&options.gpu, layout.bytes)?;
+        let Destination::Device(device) = &work else { bail!("the ring needs a GPU") };
+        let work_address = device.memory.address;
+        let (read_route, write_route) = routes(options.route);
+        let mut runner = Self {
+            rings: Vec::new(),
+            engine,
+            destination,
+            work,
+            work_address,
+            layout,
+            source,
+            buffer,
+            bill: Bill::default(),
+            read_route,
+            write_route,
+            options,
+        };
+        runner.attach_rings()?;
+        Ok(runner)
+    }
+
+    fn attach_rings(&mut self) -> Result<()> {
+        let o = &self.options;
+        let records = o.sms * o.warps * LANES * o.batch;
+        let config = RingConfig {
+            depth: o.depth,
+            records,
+            staging_stride: o.io_bytes,
+            read_route: self.read_route,
+            write_route: self.write_route,
+            limit: o.limit,
+            storage_depth: records.min(256),
+            ..RingConfig::default()
+        };
+        let mut views = Vec::new();
+        for _ in 0..o.rings {
+            let ring = self.engine.create_ring(config.clone()).with_context(|| {
+                format!(
+                    "a ring of {records} records with {} bytes of staging each (see --sms, \
+                     --warps, --batch, --io-size, --pinned-max)",
+                    o.io_bytes
+                )
+            })?;
+            views.push(ring.view());
+            self.rings.push(ring);
+        }
+        self.work.write(self.layout.views, views.as_bytes())
+    }
+
+    /// The part of the destination that a round uses, as a buffer of its own where it is not all.
+    fn buffer_of(&self, round: &Round) -> Result<BufferView> {
+        let Destination::Device(device) = &self.destination else { bail!("the ring needs a GPU") };
+        if round.base == 0 {
+            return Ok(self.buffer);
+        }
+        let base = round.base as u64;
+        let window = device.memory.window.as_ref().context("this GPU has no window")?;
+        let bytes = window.len_bytes() - round.base;
+        let part = DeviceMemory {
+            address: device.memory.address + base,
+            bytes: bytes as u64,
+            window: Some(window.slice(round.base, bytes)?),
+        };
+        Ok(self.engine.register_buffer(part, Rights::READ_WRITE)?.view())
+    }
+
+    fn arguments(&self, round: &Round, buffer: BufferView) -> BenchArgs {
+        let at = |offset: usize| self.work_address + offset as u64;
+        BenchArgs {
+            rings: at(self.layout.views),
+            plan: at(self.layout.plan),
+            edges: if round.edges.is_empty() { 0 } else { at(self.layout.edges) },
+            results: at(self.layout.results),
+            totals: at(self.layout.totals),
+            ios: round.plan.len() as u64,
+            source: self.source,
+            buffer,
+            io_bytes: round.io_bytes,
+            ring_count: self.options.rings,
+            batch: self.options.batch,
+            flags: if round.edges.is_empty() { 0 } else { BENCH_CHECK_EDGES },
+            limit_ms: 0,
+            reserved: 0,
+        }
+    }
+
+    /// Launches the kernel and waits for its end; the seconds that it took.
+    fn launch(&mut self, round: &Round) -> Result<f64> {
+        let shape = LaunchShape {
+            blocks: self.options.sms,
+            threads_per_block: self.options.warps * LANES,
+            shared_bytes: 0,
+        };
+        let buffer = self.buffer_of(round)?;
+        let arguments = self.arguments(round, buffer);
+        // Each I/O ends by its own limit; lanes do so many one after the other at worst.
+        let turns = round.plan.len() as u32 / (self.lanes() * self.options.batch).max(1) + 2;
+        let limit = self.options.limit * turns + Duration::from_secs(30);
+        let start = Instant::now();
+        let mut launch =
+            self.options.gpu.launch(&self.options.kernel, shape, arguments.as_bytes())?;
+        let ended = launch.wait(limit);
+        let seconds = start.elapsed().as_secs_f64();
+        self.bill.cpu_gpu_s += launch.simulation_cpu_seconds();
+        match ended {
+            Some(result) => result?,
+            None => {
+                launch.abort();
+                bail!("the benchmark kernel did not end within {limit:?}");
+            }
+        }
+        if buffer.id != self.buffer.id {
+            // The kernel has ended: nothing names it any more.
+            let _retirement = self.engine.deregister_buffer(Id::from_bits(buffer.id))?;
+        }
+        Ok(seconds)
+    }
+
+    /// CPU seconds of side cores and supervisor so far.
+    pub fn engine_cpu_seconds(&self) -> f64 {
+        self.engine.cpu_seconds()
+    }
+
+    fn lanes(&self) -> u32 {
+        self.options.sms * self.options.warps * LANES
+    }
+
+    fn ring_counters(&self) -> RingCounters {
+        let mut sum = RingCounters::default();
+        for ring in &self.rings {
+            sum.add(&ring.counters());
+        }
+        sum
+    }
+
+    /// Waits until the rings have counted what they did.
+    fn settle(&self, completions: u64) {
+        let start = Instant::now();
+        while self.ring_counters().completions < completions && start.elapsed() < SETTLE {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+fn start_engine(options: &RingRunnerOptions) -> Result<Engine> {
+    let mut builder =
+        Engine::builder(Arc::clone(&options.gpu)).pinned_max(options.limits.pinned_max);
+    if let Some(count) = options.side_cores {
+        builder = builder.side_cores(count);
+    }
+    if let Some(cpus) = options.limits.cpu_max {
+        builder = builder.cpu_max(cpus);
+    }
+    if let Some(cpu) = options.limits.pin {
+        builder = builder.pin_from(cpu);
+    }
+    Ok(builder.start()?)
+}
+
+fn routes(route: RouteName) -> (ReadRoute, WriteRoute) {
+    match route {
+        RouteName::Bounce => (ReadRoute::Bounce, WriteRoute::Bounce),
+        RouteName::Pull => (ReadRoute::Pull, WriteRoute::Push),
+        RouteName::Auto | RouteName::Direct | RouteName::Push | RouteName::Window => {
+            (ReadRoute::Window, WriteRoute::Push)
+        }
+    }
+}
+
+impl Runner for RingRunner {
+    fn run(&mut self, round: &Arc<Round>) -> Result<RoundOutcome> {
+        let ios = round.plan.len();
+        self.work.write(self.layout.plan, round.plan.as_bytes())?;
+        self.work.write(self.layout.edges, round.edges.as_bytes())?;
+        let unset =
+            BenchResult { latency_ns: 0, status: abi::status::NOT_SUBMITTED, flags: 0, detail: 0 };
+        self.work.write(self.layout.results, vec![unset; ios].as_bytes())?;
+        let none = BenchTotals { next: 0, completions_polled: 0, doorbells: 0, request_bytes: 0 };
+        self.work.write(self.layout.totals, none.as_bytes())?;
+        let before = self.ring_counters();
+        let engine_before = self.engine.cpu_seconds();
+        let device_before = (self.options.device_cpu_seconds)();
+        let launcher_before = cpu::thread_seconds();
+        let seconds = self.launch(round)?;
+        let launcher = cpu::thread_seconds() - launcher_before;
+        self.settle(before.completions + ios as u64);
+        self.bill.cpu_path_s += self.engine.cpu_seconds() - engine_before + launcher;
+        self.bill.cpu_device_s += (self.options.device_cpu_seconds)() - device_before;
+        let mut results = vec![unset; ios];
+        self.work.read(self.layout.results, results.as_mut_bytes())?;
+        let mut totals = [0; size_of::<BenchTotals>()];
+        self.work.read(self.layout.totals, &mut totals)?;
+        let totals = BenchTotals::read_from_bytes(&totals).ok().context("totals of their size")?;
+        self.bill.completions_polled_gpu += totals.completions_polled;
+        self.bill.doorbells_gpu += totals.doorbells;
+        self.bill.in_flight_ns += results.iter().map(|result| result.latency_ns).sum::<u64>();
+        Ok(RoundOutcome { results, seconds })
+    }
+
+    fn bill(&self) -> Bill {
+        let counters = self.ring_counters();
+        Bill {
+            ios_at_device: counters.ios_at_device,
+            syscalls: counters.syscalls,
+            doorbells_cpu: counters.cpu_doorbells,
+            completions_polled_cpu: counters.completions_polled,
+            request_bytes: counters.request_bytes,
+            bytes_bounce: counters.bounce_bytes,
+            bytes_pull: counters.pull_bytes,
+            bytes_push: counters.push_bytes,
+            bytes_window: counters.window_bytes,
+            ..self.bill
+        }
+    }
+
+    fn describe(&self) -> Description {
+        let o = &self.options;
+        let (read, write) = (self.read_route.route().name(), self.write_route.route().name());
+        let route = match o.op {
+            OpName::Read => read.to_owned(),
+            OpName::Write => write.to_owned(),
+            OpName::Mix if read == write => read.to_owned(),
+            OpName::Mix => format!("{read}+{write}"),
+        };
+        let complaints: Vec<String> = self.rings.iter().flat_map(Ring::complaints).collect();
+        let mut explain = o.storage.explain();
+        if let Some(complaint) = complaints.first() {
+            explain = format!("{explain}; {complaint}");
+        }
+        Description {
+            route,
+            gpu: o.gpu.describe().name,
+            drive: o.drive.clone(),
+            explain,
+            queues: o.rings,
+            depth: o.depth,
+            side_cores: self.engine.side_cores(),
+            sms: o.sms,
+            lanes: self.lanes(),
+        }
+    }
+
+    fn destination(&mut self) -> &mut Destination {
+        &mut self.destination
+    }
+
+    fn in_flight_max(&self) -> usize {
+        (self.lanes() * self.options.batch) as usize
+    }
+}
