@@ -5,6 +5,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::region::Region;
 
+/// The model deals in 64 bits; what it returns for a narrower word fits it.
+#[cfg(feature = "model")]
+macro_rules! narrow {
+    ($value:expr => $word:ty) => {
+        <$word>::try_from($value).expect("the model returns no more bits than were asked for")
+    };
+}
+
 macro_rules! shared {
     ($name:ident, $atomic:ty, $word:ty, $doc:literal) => {
         #[doc = $doc]
@@ -21,16 +29,28 @@ macro_rules! shared {
             /// Loads the word.
             #[inline]
             pub fn load(self, order: Ordering) -> $word {
+                #[cfg(feature = "model")]
+                if let Some(value) = crate::model::load(self.address(), size_of::<$word>(), order) {
+                    return narrow!(value => $word);
+                }
                 self.word.load(order)
             }
             /// Stores the word in one access.
             #[inline]
             pub fn store(self, value: $word, order: Ordering) {
+                #[cfg(feature = "model")]
+                if crate::model::store(self.address(), size_of::<$word>(), value.into(), order) {
+                    return;
+                }
                 self.word.store(value, order);
             }
             /// Adds and returns the value before. Not for a window: no locked instruction there.
             #[inline]
             pub fn fetch_add(self, value: $word, order: Ordering) -> $word {
+                #[cfg(feature = "model")]
+                if let Some(old) = self.update(order, |old| Some(old.wrapping_add(value))) {
+                    return old;
+                }
                 self.word.fetch_add(value, order)
             }
             /// Compares and swaps; the error is the value found. Not for a window.
@@ -45,7 +65,27 @@ macro_rules! shared {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$word, $word> {
+                #[cfg(feature = "model")]
+                if let Some(old) = self.update(success, |old| (old == current).then_some(new)) {
+                    return if old == current { Ok(old) } else { Err(old) };
+                }
                 self.word.compare_exchange(current, new, success, failure)
+            }
+
+            #[cfg(feature = "model")]
+            fn address(self) -> usize {
+                self.word.as_ptr().addr()
+            }
+
+            #[cfg(feature = "model")]
+            fn update(
+                self,
+                order: Ordering,
+                change: impl FnOnce($word) -> Option<$word>,
+            ) -> Option<$word> {
+                let change = |old| change(narrow!(old => $word)).map(u64::from);
+                crate::model::update(self.address(), size_of::<$word>(), order, change)
+                    .map(|old| narrow!(old => $word))
             }
         }
     };

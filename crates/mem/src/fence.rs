@@ -10,6 +10,8 @@ use std::sync::atomic::{Ordering, fence};
 /// that they leave the core. One `sfence` on x86-64. Source: Intel SDM volume 3, 12.3.1.
 #[inline]
 pub fn fence_payload() {
+    #[cfg(feature = "model")]
+    crate::model::fence_payload();
     #[cfg(target_arch = "x86_64")]
     // SAFETY: sfence is part of SSE, which every x86-64 processor has.
     unsafe {
@@ -22,11 +24,15 @@ pub fn fence_payload() {
 /// Orders earlier loads before all later accesses.
 #[inline]
 pub fn fence_acquire() {
+    #[cfg(feature = "model")]
+    crate::model::fence_acquire();
     fence(Ordering::Acquire);
 }
 
 /// Orders everything earlier before everything later, stores before loads too.
 #[inline]
 pub fn fence_full() {
+    #[cfg(feature = "model")]
+    crate::model::fence_full();
     fence(Ordering::SeqCst);
 }

@@ -13,6 +13,8 @@
 mod address_map;
 mod cell;
 mod fence;
+#[cfg(feature = "model")]
+pub mod model;
 mod region;
 
 pub use address_map::{AddressMap, RegionId, Snapshot};

@@ -231,6 +231,10 @@ impl Region {
     /// Where the range is outside.
     pub fn read_bytes(&self, offset: usize, target: &mut [u8]) {
         let source = self.pointer(offset, target.len());
+        #[cfg(feature = "model")]
+        if crate::model::read_bytes(source.addr(), target) {
+            return;
+        }
         // SAFETY: in bounds by `pointer`; `target` is exclusive and cannot overlap foreign memory.
         unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
     }
@@ -241,6 +245,10 @@ impl Region {
     /// Where the range is outside.
     pub fn write_bytes(&self, offset: usize, source: &[u8]) {
         let target = self.pointer(offset, source.len());
+        #[cfg(feature = "model")]
+        if crate::model::write_bytes(target.addr(), source) {
+            return;
+        }
         // SAFETY: as in `read_bytes`, in the other direction.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
     }
@@ -252,6 +260,13 @@ impl Region {
     pub fn copy_from(&self, offset: usize, source: &Region, source_offset: usize, bytes: usize) {
         let from = source.pointer(source_offset, bytes);
         let to = self.pointer(offset, bytes);
+        #[cfg(feature = "model")]
+        if crate::model::is_active() {
+            let mut copy = vec![0; bytes];
+            source.read_bytes(source_offset, &mut copy);
+            self.write_bytes(offset, &copy);
+            return;
+        }
         // SAFETY: both ranges are in bounds by `pointer`; `copy` allows overlap.
         unsafe { std::ptr::copy(from, to, bytes) };
     }
@@ -310,6 +325,10 @@ impl Region {
     /// Where the range is outside.
     pub fn fill(&self, offset: usize, bytes: usize, value: u8) {
         let target = self.pointer(offset, bytes);
+        #[cfg(feature = "model")]
+        if crate::model::is_active() {
+            return self.write_bytes(offset, &vec![value; bytes]);
+        }
         // SAFETY: in bounds by `pointer`.
         unsafe { std::ptr::write_bytes(target, value, bytes) };
     }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::block::Plan;
-use crate::fiber::{Arguments, StackPool};
+use crate::fiber::{ArgumentCopy, StackPool};
 use crate::report::{LaunchError, Report};
 use crate::{Entry, Shape};
 
@@ -86,30 +86,6 @@ impl Device {
             }
         }
         Ok(started)
-    }
-}
-
-/// The argument structure, aligned as a kernel expects it.
-struct ArgumentCopy {
-    words: Vec<u128>,
-}
-
-impl ArgumentCopy {
-    fn new(bytes: &[u8]) -> Self {
-        let mut words: Vec<u128> = bytes
-            .chunks(16)
-            .map(|chunk| {
-                let mut word = [0; 16];
-                word[..chunk.len()].copy_from_slice(chunk);
-                u128::from_ne_bytes(word)
-            })
-            .collect();
-        words.push(0);
-        Self { words }
-    }
-
-    fn address(&self) -> Arguments {
-        Arguments(self.words.as_ptr().cast())
     }
 }
 

@@ -114,6 +114,7 @@ impl Block {
                 }
                 Some(Call::Pause { ns, site }) => {
                     self.warps[warp].lanes[lane] = Lane::Asleep(site);
+                    self.warps[warp].last_pause[lane] = Some(site);
                     self.ready -= 1;
                     self.asleep += 1;
                     Event::Sleeps { ns }

@@ -42,6 +42,30 @@ impl StackPool {
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments(pub *const std::ffi::c_void);
 
+/// The argument structure, aligned as a kernel expects it.
+pub(crate) struct ArgumentCopy {
+    words: Vec<u128>,
+}
+
+impl ArgumentCopy {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        let mut words: Vec<u128> = bytes
+            .chunks(16)
+            .map(|chunk| {
+                let mut word = [0; 16];
+                word[..chunk.len()].copy_from_slice(chunk);
+                u128::from_ne_bytes(word)
+            })
+            .collect();
+        words.push(0);
+        Self { words }
+    }
+
+    pub(crate) fn address(&self) -> Arguments {
+        Arguments(self.words.as_ptr().cast())
+    }
+}
+
 /// One lane's execution.
 pub(crate) struct Fiber {
     coroutine: Option<Coroutine<Reply, Call, (), DefaultStack>>,

@@ -29,6 +29,8 @@ mod clock;
 mod device;
 mod fiber;
 mod report;
+#[cfg(feature = "seeded")]
+pub mod seeded;
 mod shared;
 mod warp;
 

@@ -23,7 +23,10 @@ pub enum Place {
         site: String,
     },
     /// Running, or ready to.
-    Running,
+    Running {
+        /// What its last pause was for, if it paused since it last met other lanes.
+        after: Option<String>,
+    },
 }
 
 impl fmt::Display for Place {
@@ -36,7 +39,8 @@ impl fmt::Display for Place {
                 write!(f, "{function} with mask {mask:#010x} at {file}:{line}")
             }
             Self::Pause { site } => write!(f, "pause for {site}"),
-            Self::Running => f.write_str("running"),
+            Self::Running { after: None } => f.write_str("running"),
+            Self::Running { after: Some(site) } => write!(f, "running after a pause for {site}"),
         }
     }
 }

@@ -86,6 +86,8 @@ pub(crate) struct Broken {
 #[derive(Debug)]
 pub(crate) struct Warp {
     pub lanes: [Lane; 32],
+    /// What each lane last paused for, since it last met others.
+    pub last_pause: [Option<StaticText>; 32],
     /// What each lane's last collective returned.
     pub results: [u64; 32],
 }
@@ -106,7 +108,7 @@ impl Warp {
         for lane in lanes.iter_mut().take(count as usize) {
             *lane = Lane::Ready;
         }
-        Self { lanes, results: [0; 32] }
+        Self { lanes, last_pause: [None; 32], results: [0; 32] }
     }
 
     fn mask_of(&self, wanted: impl Fn(&Lane) -> bool) -> u32 {
@@ -125,6 +127,7 @@ impl Warp {
         collective: Collective,
     ) -> Result<Option<Released>, Broken> {
         self.lanes[lane] = Lane::Waiting(collective);
+        self.last_pause[lane] = None;
         if collective.kind == CollectiveKind::ActiveMask {
             return Ok(None);
         }
@@ -227,7 +230,9 @@ impl Warp {
     /// Where a lane waits, for reports; `None` when it has returned.
     pub(crate) fn place(&self, lane: usize) -> Option<Place> {
         match self.lanes[lane] {
-            Lane::Ready => Some(Place::Running),
+            Lane::Ready => {
+                Some(Place::Running { after: self.last_pause[lane].map(StaticText::to_text) })
+            }
             Lane::Asleep(site) | Lane::Awake(site) => Some(Place::Pause { site: site.to_text() }),
             Lane::Waiting(w) => Some(Place::Collective {
                 function: w.kind.name(),

@@ -95,9 +95,9 @@ fn a_block_reduces_through_shared_memory() {
     bed.run(kernels::reduce, shape(3, 1000), 0).unwrap();
     let n = 997u64;
     for block in 0..3 {
-        let sum = n * (n + 1) / 2 + n * block;
-        assert_eq!(bed.word(block as usize * 1000), sum);
-        assert_eq!(bed.word(block as usize * 1000 + 996), sum);
+        let sum = n * (n + 1) / 2 + n * block as u64;
+        assert_eq!(bed.word(block * 1000), sum);
+        assert_eq!(bed.word(block * 1000 + 996), sum);
     }
 }
 
