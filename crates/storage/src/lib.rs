@@ -14,12 +14,14 @@ mod admit;
 pub mod faults;
 mod faulty;
 mod memory;
+mod nvme;
 pub mod pattern;
 mod queue;
 
 pub use admit::status;
 pub use faulty::{Clock, Faulty};
 pub use memory::MemoryStorage;
+pub use nvme::{NvmeOptions, NvmeStorage};
 pub use queue::{
     Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
     StorageQueue,
