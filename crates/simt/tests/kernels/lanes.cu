@@ -29,7 +29,7 @@ SC_KERNEL(collectives, LanesArgs, args) {
   }
   sync_warp(0xffffffffu);
   sum += ballot(0xffffffffu, lane >= 16) == 0xffff0000u;
-  args.out[global_thread()] = sum;
+  store_relaxed(args.out + global_thread(), sum);
 }
 
 /// Lanes leave one by one; those left go on among themselves.
