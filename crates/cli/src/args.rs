@@ -107,6 +107,18 @@ pub enum Access {
     Sequential,
 }
 
+/// Whether files are read through the page cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cache {
+    /// Through it where most of the data is in it.
+    Auto,
+    /// Always through it.
+    Cached,
+    /// Never through it.
+    Direct,
+}
+
 /// How much is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -242,6 +254,9 @@ pub struct BenchArgs {
     /// How much is checked.
     #[arg(long, value_enum, default_value = "full")]
     pub verify: Verify,
+    /// Whether the page cache is used.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub cache: Cache,
     /// Where the payload goes.
     #[arg(long, value_enum, default_value = "device")]
     pub memory: Memory,

@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "raw accesses to foreign memory; bounds are checked here")]
 
 use std::any::Any;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -271,54 +270,6 @@ impl Region {
         unsafe { std::ptr::copy(from, to, bytes) };
     }
 
-    /// Reads from a file into the region with one `pread`; returns how many bytes came.
-    ///
-    /// # Errors
-    /// The system's own.
-    ///
-    /// # Panics
-    /// Where the range is outside.
-    ///
-    /// # Cost
-    /// One system call, which may block.
-    pub fn read_file(
-        &self,
-        offset: usize,
-        bytes: usize,
-        file: BorrowedFd<'_>,
-        file_offset: u64,
-    ) -> std::io::Result<usize> {
-        let target = self.pointer(offset, bytes);
-        let at = file_position(file_offset)?;
-        // SAFETY: `target..+bytes` is in bounds by `pointer`; the kernel writes nothing else.
-        let got = unsafe { libc::pread(file.as_raw_fd(), target.cast(), bytes, at) };
-        usize::try_from(got).map_err(|_| std::io::Error::last_os_error())
-    }
-
-    /// Writes from the region to a file with one `pwrite`; returns how many bytes went.
-    ///
-    /// # Errors
-    /// The system's own.
-    ///
-    /// # Panics
-    /// Where the range is outside.
-    ///
-    /// # Cost
-    /// One system call, which may block.
-    pub fn write_file(
-        &self,
-        offset: usize,
-        bytes: usize,
-        file: BorrowedFd<'_>,
-        file_offset: u64,
-    ) -> std::io::Result<usize> {
-        let source = self.pointer(offset, bytes);
-        let at = file_position(file_offset)?;
-        // SAFETY: `source..+bytes` is in bounds by `pointer`; the kernel only reads it.
-        let put = unsafe { libc::pwrite(file.as_raw_fd(), source.cast(), bytes, at) };
-        usize::try_from(put).map_err(|_| std::io::Error::last_os_error())
-    }
-
     /// Sets bytes.
     ///
     /// # Panics
@@ -332,10 +283,6 @@ impl Region {
         // SAFETY: in bounds by `pointer`.
         unsafe { std::ptr::write_bytes(target, value, bytes) };
     }
-}
-
-fn file_position(offset: u64) -> std::io::Result<libc::off_t> {
-    libc::off_t::try_from(offset).map_err(|_| std::io::ErrorKind::InvalidInput.into())
 }
 
 /// Out of line, so that the checks cost their callers two instructions each.

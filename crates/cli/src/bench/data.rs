@@ -109,11 +109,6 @@ impl Data {
         &self.path
     }
 
-    /// The file itself.
-    pub fn file(&self) -> &File {
-        &self.file
-    }
-
     /// Its length.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -212,7 +207,8 @@ impl Data {
 
     /// Share of the data in the page cache; -1 where the system does not tell.
     pub fn cached_share(&self) -> f64 {
-        -1.0
+        uring::residency::by_mincore(self.file.as_fd(), 0, self.bytes)
+            .map_or(-1.0, |pages| pages.cached as f64 / pages.total.max(1) as f64)
     }
 
     /// Puts data of a known generation where a failed write left something unknown.

@@ -13,4 +13,5 @@ mod ring_runner;
 pub mod round;
 pub mod settings;
 mod summary;
+mod uring;
 mod worker;

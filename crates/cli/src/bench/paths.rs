@@ -8,12 +8,16 @@ use gpu::{Gpu, SimulatedGpu, SimulatedOptions};
 use storage::faults::FaultScript;
 use storage::{Faulty, Storage};
 
-use crate::args::{LimitArgs, Memory, OpName, PathName, RouteName};
+use crate::args::{Cache, LimitArgs, Memory, OpName, PathName, RouteName};
 use crate::bench::data::Data;
 use crate::bench::posix::PosixStorage;
 use crate::bench::queue_runner::{QueueRunner, QueueRunnerOptions};
 use crate::bench::ring_runner::{RingRunner, RingRunnerOptions};
 use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
+use crate::bench::uring::UringStorage;
+
+/// Bytes of an io_uring submission entry.
+const SQE_BYTES: u64 = 64;
 
 /// The GPU of this machine: here always the simulated one.
 pub fn open_gpu() -> Arc<dyn Gpu> {
@@ -22,7 +26,7 @@ pub fn open_gpu() -> Arc<dyn Gpu> {
 
 /// The paths that there are.
 pub fn available() -> Vec<PathName> {
-    vec![PathName::Posix]
+    vec![PathName::Posix, PathName::Uring]
 }
 
 /// How a path is opened.
@@ -32,6 +36,8 @@ pub struct PathOptions {
     pub path: PathName,
     /// What is asked for.
     pub op: OpName,
+    /// Whether the page cache is used.
+    pub cache: Cache,
     /// Where the payload goes.
     pub memory: Memory,
     /// How it gets there.
@@ -68,11 +74,28 @@ pub fn open(options: &PathOptions, data: &Data, gpu: &Arc<dyn Gpu>) -> Result<Bo
     match options.path {
         PathName::Posix => {
             let writes = options.op != OpName::Read;
-            let storage = Arc::new(PosixStorage::open(data.path(), data.bytes(), writes)?);
+            let direct = options.cache == Cache::Direct;
+            let storage = Arc::new(PosixStorage::open(data.path(), data.bytes(), writes, direct)?);
             cpu_path(options, gpu, storage, format!("file {}", kind_of(data)), 0)
+        }
+        PathName::Uring => {
+            let writes = options.op != OpName::Read;
+            let direct = is_direct(options, data);
+            let storage = UringStorage::open(data.path(), data.bytes(), writes, direct)?;
+            let drive = format!("file {}", kind_of(data));
+            cpu_path(options, gpu, Arc::new(storage), drive, SQE_BYTES)
         }
         PathName::Ring => Ok(Box::new(open_ring(options, data, gpu)?)),
         other => bail!("path {} is not here yet", other.name()),
+    }
+}
+
+/// Whether to go past the page cache: as asked, or where less than half of the data is in it.
+fn is_direct(options: &PathOptions, data: &Data) -> bool {
+    match options.cache {
+        Cache::Auto => (0.0..0.5).contains(&data.cached_share()),
+        Cache::Cached => false,
+        Cache::Direct => true,
     }
 }
 
@@ -88,7 +111,7 @@ pub fn open_ring(options: &PathOptions, data: &Data, gpu: &Arc<dyn Gpu>) -> Resu
     let Some(kernel) = bench_kernel() else { bail!("path ring is not here yet") };
     let writes = options.op != OpName::Read;
     let storage: Arc<dyn Storage> =
-        Arc::new(PosixStorage::open(data.path(), data.bytes(), writes)?);
+        Arc::new(PosixStorage::open(data.path(), data.bytes(), writes, false)?);
     RingRunner::open(RingRunnerOptions {
         storage,
         gpu: Arc::clone(gpu),

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,22 +19,25 @@ pub struct PosixStorage {
     file: Arc<File>,
     path: PathBuf,
     geometry: Geometry,
+    direct: bool,
 }
 
 impl PosixStorage {
-    /// Opens a file of `bytes` bytes.
+    /// Opens a file of `bytes` bytes, past the page cache if `direct`.
     ///
     /// # Errors
     /// The system's own, with the file's name.
-    pub fn open(path: &Path, bytes: u64, writes: bool) -> Result<Self> {
+    pub fn open(path: &Path, bytes: u64, writes: bool, direct: bool) -> Result<Self> {
+        let flags = if direct { rustix::fs::OFlags::DIRECT.bits().cast_signed() } else { 0 };
         let file = File::options()
             .read(true)
             .write(writes)
+            .custom_flags(flags)
             .open(path)
             .with_context(|| format!("opening {}", path.display()))?;
         let geometry =
             Geometry { bytes, block_bytes: 1, transfer_bytes_max: 1 << 30, read_only: !writes };
-        Ok(Self { file: Arc::new(file), path: path.to_owned(), geometry })
+        Ok(Self { file: Arc::new(file), path: path.to_owned(), geometry, direct })
     }
 }
 
@@ -53,7 +57,8 @@ impl Storage for PosixStorage {
     }
 
     fn explain(&self) -> String {
-        format!("{}: pread and pwrite, buffered", self.path.display())
+        let how = if self.direct { "direct" } else { "buffered" };
+        format!("{}: pread and pwrite, {how}", self.path.display())
     }
 }
 
@@ -100,8 +105,8 @@ impl PosixQueue {
         let bytes = request.bytes as usize - moved;
         let at = request.offset + moved as u64;
         match request.op {
-            Op::Read => request.memory.read_file(offset, bytes, self.file.as_fd(), at),
-            Op::Write => request.memory.write_file(offset, bytes, self.file.as_fd(), at),
+            Op::Read => uring::read_at(self.file.as_fd(), at, &request.memory, offset, bytes),
+            Op::Write => uring::write_at(self.file.as_fd(), at, &request.memory, offset, bytes),
             Op::Flush | Op::WriteZeroes => Err(ErrorKind::Unsupported.into()),
         }
     }

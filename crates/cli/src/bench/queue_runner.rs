@@ -110,15 +110,25 @@ impl QueueRunner {
     fn start_thread(&self, index: u32) -> Result<Thread> {
         let o = &self.options;
         let (transport, registered) = self.transport()?;
-        let queue = o.storage.open_queue(&QueueOptions { depth: o.depth, registered })?;
         let options =
             WorkerOptions { depth: o.depth as usize, slots: self.slots(), limit: o.limit };
-        let mut worker = Worker::new(queue, transport, options);
+        let storage = Arc::clone(&o.storage);
+        let how = QueueOptions { depth: o.depth, registered };
         let (jobs, inbox) = channel::<Job>();
         let (outbox, done) = channel();
+        let (opened, result) = channel();
         let handle = std::thread::Builder::new()
             .name(format!("bench-{index}"))
             .spawn(move || {
+                // A queue belongs to the thread that opens it.
+                let queue = match storage.open_queue(&how) {
+                    Ok(queue) => queue,
+                    Err(error) => return drop(opened.send(Err(error))),
+                };
+                let mut worker = Worker::new(queue, transport, options);
+                if opened.send(Ok(())).is_err() {
+                    return;
+                }
                 while let Ok(job) = inbox.recv() {
                     if outbox.send(worker.run(&job)).is_err() {
                         break;
@@ -126,6 +136,7 @@ impl QueueRunner {
                 }
             })
             .context("starting a thread")?;
+        result.recv().context("a thread of the path panicked")??;
         Ok(Thread { jobs: Some(jobs), done, handle: Some(handle), counters: Counters::default() })
     }
 

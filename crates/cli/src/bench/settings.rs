@@ -107,6 +107,7 @@ impl Settings {
         PathOptions {
             path: point.path,
             op: args.op,
+            cache: args.cache,
             memory: args.memory,
             route: args.route,
             queues: point.queues,

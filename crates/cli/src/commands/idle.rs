@@ -10,7 +10,7 @@ use abi::ring::OP_READ;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use crate::args::{IdleArgs, Memory, OpName, PathName, RouteName};
+use crate::args::{Cache, IdleArgs, Memory, OpName, PathName, RouteName};
 use crate::bench::data::Data;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
@@ -96,6 +96,7 @@ fn options(args: &IdleArgs) -> PathOptions {
     PathOptions {
         path: PathName::Ring,
         op: OpName::Read,
+        cache: Cache::Auto,
         memory: Memory::Device,
         route: RouteName::Auto,
         queues: args.queues,

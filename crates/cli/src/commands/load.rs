@@ -10,7 +10,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use storage::faults::FaultScript;
 
-use crate::args::{LoadArgs, Memory, OpName, PathName};
+use crate::args::{Cache, LoadArgs, Memory, OpName, PathName};
 use crate::bench::data::Data;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
@@ -95,6 +95,7 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
     Ok(PathOptions {
         path: args.path,
         op: OpName::Read,
+        cache: Cache::Auto,
         memory: Memory::Device,
         route: args.route,
         queues,
