@@ -117,7 +117,7 @@ impl Run {
     pub fn run(mut self) -> Result<Finished> {
         let path = match self.log.take() {
             Some(path) => path,
-            None => tree::scratch(&format!("last-command-{}.log", std::process::id()))?,
+            None => tree::scratch("command.log")?,
         };
         let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
         let second = file.try_clone().context("sharing the log")?;
