@@ -6,7 +6,7 @@
 //! `target/xtask`, copies of the tree under `target/mutants`; nothing else is written except the
 //! generated files (`include/sidecore/impl/abi__types.h`, `UNSAFE.md`, the committed figures).
 #![forbid(unsafe_code)]
-
+mod abi_header;
 mod instructions;
 mod mutants;
 mod packages;
@@ -32,6 +32,8 @@ enum Task {
     /// Check sizes, headers, unsafe notes, words, dependency arrows, links and the change log
     Tidy(tidy::Options),
 
+    /// Write the generated C++ twin of the structures shared with the GPU
+    Abi(abi_header::Options),
     /// Apply each committed breakage to a copy of the tree and require that its test fails
     Mutants(mutants::Options),
     /// Count instructions an operation under callgrind and compare with the committed figures
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Task::Test(options) => steps::run(&options),
         Task::Tidy(options) => tidy::run(&options),
 
+        Task::Abi(options) => abi_header::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Instructions(options) => instructions::run(&options),
     };

@@ -84,6 +84,7 @@ const STEPS: &[Step] = &[
     Step { name: "packages", about: "system packages are there", run: system_packages },
     Step { name: "fmt", about: "rustfmt would change nothing", run: cargo::fmt },
     Step { name: "tidy", about: "sizes, headers, unsafe notes, words, arrows, links", run: tidy },
+    Step { name: "abi", about: "the committed C++ twin is what is generated", run: abi_header },
     Step { name: "clippy", about: "no warning in any target", run: cargo::clippy },
     Step { name: "doc", about: "rustdoc without warnings", run: cargo::doc },
     Step { name: "test", about: "unit, model, pair and simulation tests", run: cargo::test },
@@ -117,6 +118,13 @@ fn system_packages() -> Result<Outcome> {
             missing.join(", ")
         ));
     }
+    Ok(outcome)
+}
+
+fn abi_header() -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let current = crate::abi_header::is_current()?;
+    outcome.check(current, || "it differs: run cargo xtask abi".to_owned());
     Ok(outcome)
 }
 
