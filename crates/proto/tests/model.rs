@@ -137,6 +137,18 @@ fn a_duplicate_is_stale_before_and_after_the_slot_is_used_again() {
 }
 
 #[test]
+fn an_entry_is_not_written_again_before_the_drive_has_fetched_it() {
+    let mut pair = QueuePair::new(QueuePairShape::for_commands(QueueId(1), 2)).unwrap();
+    for (context, sqhd, full) in [(10, 0, false), (11, 0, true)] {
+        let command = pair.reserve().unwrap().commit(context, u64::MAX);
+        pair.take_submission_doorbell();
+        let entry = honest(&pair, command.0, sqhd);
+        assert!(matches!(pair.complete(&entry), Some(Ok(Completed::Ended { .. }))));
+        assert_eq!(pair.reserve().is_none(), full, "{context}");
+    }
+}
+
+#[test]
 fn impossible_completions_are_named() {
     let (mut pair, first) = pair_with_two();
     let entry = Completion { sqid: 7, ..honest(&pair, first, 2) };
