@@ -21,7 +21,7 @@ const BANNED: &[(&str, &str, &str)] = &[
     ("deb.debian", ".org", "a registry's host"),
     ("registry.npm", "js", "a registry's host"),
     ("this ses", "sion", "tells who wrote it"),
-    ("to be writ", "ten", "says that something is missing"),
+    ("(to be writ", "ten)", "says that something is missing"),
 ];
 
 /// None of the banned words occurs.
