@@ -133,6 +133,11 @@ class Ring {
   SC_DEVICE Handle submit_write(Lanes lanes, u32 record, const Transfer& transfer,
                                 u64 patience_ns = FOREVER);
 
+  /// Publishes OP_READ or OP_WRITE: lanes of one call may ask for different operations.
+  /// Participants, Order, Blocks, Effects: as `submit_read` and `submit_write`.
+  SC_DEVICE Handle submit(Lanes lanes, u8 opcode, u32 record, const Transfer& transfer,
+                          u64 patience_ns);
+
   /// Publishes a flush.
   /// Participants: as `submit_read`. Order: none. Blocks: as `submit_read`. Effects: as `flush`.
   SC_DEVICE Handle submit_flush(Lanes lanes, u32 record, const abi::SourceView& source,
@@ -171,8 +176,6 @@ class Ring {
   SC_DEVICE u64 load_state() const;
 
   // impl/ring__submit.h
-  SC_DEVICE Handle submit(Lanes lanes, u8 opcode, u32 record, const Transfer& transfer,
-                          u64 patience_ns);
   SC_DEVICE u16 check(u8 opcode, u32 record, const Transfer& transfer) const;
   SC_DEVICE bool moves_payload(u8 opcode) const;
   SC_DEVICE void publish_all(Lanes lanes, Wish& wish, u64 patience_ns);

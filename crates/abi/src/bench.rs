@@ -7,10 +7,13 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::ring::{BufferView, SourceView};
+use crate::ring::{BufferView, RingView, SourceView};
 
 /// Flag of [`BenchArgs`]: compare the first and last 16 bytes of each read with its [`BenchEdges`].
 pub const BENCH_CHECK_EDGES: u32 = 1;
+
+/// Most I/Os that a lane has in flight, whatever [`BenchArgs::batch`] says.
+pub const BENCH_BATCH_MAX: u32 = 64;
 
 /// Flag of [`BenchResult`]: both edges were compared and are right.
 pub const BENCH_EDGES_RIGHT: u16 = 1;
@@ -95,7 +98,7 @@ pub struct BenchArgs {
     pub io_bytes: u32,
     /// Number of rings.
     pub ring_count: u32,
-    /// I/Os that a lane has in flight: 1 waits for each.
+    /// I/Os that a lane has in flight, 1 to [`BENCH_BATCH_MAX`]: 1 waits for each.
     pub batch: u32,
     /// `BENCH_CHECK_EDGES`.
     pub flags: u32,
@@ -105,3 +108,57 @@ pub struct BenchArgs {
     pub reserved: u32,
 }
 const _: () = assert!(size_of::<BenchArgs>() == 112);
+
+/// Arguments of the kernels that probe a ring in the tests; each lane has one request at a time, in
+/// the record of its own number.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ProbeArgs {
+    /// The ring.
+    pub ring: RingView,
+    /// The source; its byte `a` has the test pattern's value for `a` and generation 0.
+    pub source: SourceView,
+    /// The buffer; a lane uses `bytes + 64` of it from `lane * (bytes + 64) + shift` on.
+    pub buffer: BufferView,
+    /// Device address of one [`ProbeResult`] a lane.
+    pub results: u64,
+    /// How long to try for a slot, in ns.
+    pub patience_ns: u64,
+    /// How long to wait for an end, in ns.
+    pub timeout_ns: u64,
+    /// Requests of each lane, one after the other.
+    pub rounds: u32,
+    /// Bytes of each request.
+    pub bytes: u32,
+    /// Moves buffers off their alignment.
+    pub shift: u32,
+    /// Different for each launch: decides which offsets are used, and who leaves early.
+    pub seed: u32,
+}
+const _: () = assert!(size_of::<ProbeArgs>() == 160);
+
+/// What a lane of a probing kernel saw.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct ProbeResult {
+    /// Requests that ended with success.
+    pub succeeded: u32,
+    /// Requests that ended otherwise.
+    pub failed: u32,
+    /// Bytes, of those that ended with success, that are not what they should be; and bytes beside
+    /// them that changed.
+    pub wrong_bytes: u32,
+    /// Calls that found no slot in time.
+    pub not_submitted: u32,
+    /// Waits that were given up.
+    pub pending: u32,
+    /// Calls that found their record in flight.
+    pub busy: u32,
+    /// The last status that was no success, or 0.
+    pub status: u32,
+    /// 1 once the lane has come to its end.
+    pub finished: u32,
+}
+const _: () = assert!(size_of::<ProbeResult>() == 32);

@@ -90,6 +90,12 @@ structures! {
         rings, plan, edges, results, totals, ios, source, buffer, io_bytes, ring_count, batch,
         flags, limit_ms, reserved,
     }
+    bench::ProbeArgs("Arguments of the kernels that probe a ring.") {
+        ring, source, buffer, results, patience_ns, timeout_ns, rounds, bytes, shift, seed,
+    }
+    bench::ProbeResult("What a lane of a probing kernel saw.") {
+        succeeded, failed, wrong_bytes, not_submitted, pending, busy, status, finished,
+    }
 }
 
 /// Names and values of constants, and the C++ type that each has.
@@ -117,7 +123,7 @@ fn ring_constants() -> Vec<Constant> {
 
 fn bench_constants() -> Vec<Constant> {
     constants!(bench:
-        u32 { BENCH_CHECK_EDGES }
+        u32 { BENCH_CHECK_EDGES, BENCH_BATCH_MAX }
         u16 { BENCH_EDGES_RIGHT, BENCH_SUBMITTED }
     )
 }

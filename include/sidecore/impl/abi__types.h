@@ -27,6 +27,7 @@ constexpr u32 RECORDS_MAX = 0x1000000u;
 constexpr u16 LIMIT_MS_MAX = 0xffffu;
 
 constexpr u32 BENCH_CHECK_EDGES = 0x1u;
+constexpr u32 BENCH_BATCH_MAX = 0x40u;
 constexpr u16 BENCH_EDGES_RIGHT = 0x1u;
 constexpr u16 BENCH_SUBMITTED = 0x2u;
 
@@ -198,6 +199,52 @@ static_assert(__builtin_offsetof(BenchArgs, batch) == 96, "batch");
 static_assert(__builtin_offsetof(BenchArgs, flags) == 100, "flags");
 static_assert(__builtin_offsetof(BenchArgs, limit_ms) == 104, "limit_ms");
 static_assert(__builtin_offsetof(BenchArgs, reserved) == 108, "reserved");
+
+/// Arguments of the kernels that probe a ring.
+struct alignas(8) ProbeArgs {
+  RingView ring;
+  SourceView source;
+  BufferView buffer;
+  u64 results;
+  u64 patience_ns;
+  u64 timeout_ns;
+  u32 rounds;
+  u32 bytes;
+  u32 shift;
+  u32 seed;
+};
+static_assert(sizeof(ProbeArgs) == 160, "size of ProbeArgs");
+static_assert(__builtin_offsetof(ProbeArgs, ring) == 0, "ring");
+static_assert(__builtin_offsetof(ProbeArgs, source) == 80, "source");
+static_assert(__builtin_offsetof(ProbeArgs, buffer) == 96, "buffer");
+static_assert(__builtin_offsetof(ProbeArgs, results) == 120, "results");
+static_assert(__builtin_offsetof(ProbeArgs, patience_ns) == 128, "patience_ns");
+static_assert(__builtin_offsetof(ProbeArgs, timeout_ns) == 136, "timeout_ns");
+static_assert(__builtin_offsetof(ProbeArgs, rounds) == 144, "rounds");
+static_assert(__builtin_offsetof(ProbeArgs, bytes) == 148, "bytes");
+static_assert(__builtin_offsetof(ProbeArgs, shift) == 152, "shift");
+static_assert(__builtin_offsetof(ProbeArgs, seed) == 156, "seed");
+
+/// What a lane of a probing kernel saw.
+struct alignas(4) ProbeResult {
+  u32 succeeded;
+  u32 failed;
+  u32 wrong_bytes;
+  u32 not_submitted;
+  u32 pending;
+  u32 busy;
+  u32 status;
+  u32 finished;
+};
+static_assert(sizeof(ProbeResult) == 32, "size of ProbeResult");
+static_assert(__builtin_offsetof(ProbeResult, succeeded) == 0, "succeeded");
+static_assert(__builtin_offsetof(ProbeResult, failed) == 4, "failed");
+static_assert(__builtin_offsetof(ProbeResult, wrong_bytes) == 8, "wrong_bytes");
+static_assert(__builtin_offsetof(ProbeResult, not_submitted) == 12, "not_submitted");
+static_assert(__builtin_offsetof(ProbeResult, pending) == 16, "pending");
+static_assert(__builtin_offsetof(ProbeResult, busy) == 20, "busy");
+static_assert(__builtin_offsetof(ProbeResult, status) == 24, "status");
+static_assert(__builtin_offsetof(ProbeResult, finished) == 28, "finished");
 
 }  // namespace abi
 

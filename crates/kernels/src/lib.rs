@@ -1,0 +1,37 @@
+//! Kernels that sidecore brings along: the benchmark's, and those that probe a ring in the tests.
+//!
+//! Sources lie in `kernels/`; `build.rs` compiles them for the simulated GPU. What each takes and
+//! returns is in `abi::bench`: arguments by value, results in device memory.
+// UNSAFETY: kernels are C++ functions; naming them is a foreign declaration.
+#![expect(unsafe_code, reason = "foreign declarations of the kernels' entry points")]
+
+use gpu::Kernel;
+use simt::Entry;
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $constant:ident = $function:ident;)*) => {
+        mod entry {
+            unsafe extern "C" {
+                $(pub fn $function(arguments: *const std::ffi::c_void);)*
+            }
+        }
+        $($(#[$doc])*
+        pub const $constant: Kernel =
+            Kernel { name: stringify!($function), simulated: Entry(entry::$function) };)*
+    };
+}
+
+kernels! {
+    /// Does planned I/Os over rings; takes `abi::bench::BenchArgs`.
+    BENCH_RING = sidecore_bench_ring;
+    /// Publishes one read a lane and leaves; takes `abi::bench::ProbeArgs`, as all below.
+    PROBE_ABANDON = sidecore_probe_abandon;
+    /// Reads and checks, each lane by itself.
+    PROBE_ALONE = sidecore_probe_alone;
+    /// Gives up waits, finds records busy, cancels.
+    PROBE_GIVE_UP = sidecore_probe_give_up;
+    /// Reads and checks; lanes leave early.
+    PROBE_READ = sidecore_probe_read;
+    /// Writes, flushes, reads back and checks.
+    PROBE_WRITE = sidecore_probe_write;
+}
