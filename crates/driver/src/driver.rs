@@ -16,6 +16,8 @@ pub struct DriverOptions {
     pub admin_limit: Duration,
     /// How long the completion of a command may follow the Abort that succeeded.
     pub abort_grace: Duration,
+    /// How long a queue waits, before it is deleted because of one command, for the others.
+    pub drain_limit: Duration,
     /// How often a queue with requests in flight looks at the controller's status register.
     pub health_interval: Duration,
     /// Namespaces that are described; further ones are not looked at.
@@ -31,6 +33,7 @@ impl Default for DriverOptions {
         Self {
             admin_limit: Duration::from_secs(2),
             abort_grace: Duration::from_millis(100),
+            drain_limit: Duration::from_secs(5),
             health_interval: Duration::from_millis(10),
             namespaces_max: 64,
             queues_max: 64,

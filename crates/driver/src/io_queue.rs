@@ -13,7 +13,7 @@ use crate::describe::Namespace;
 use crate::error::DriverError;
 use crate::lifecycle::{Orphan, Shared};
 use crate::memory::{LIST_ENTRIES, PAGE_BYTES, QueueMemory};
-use crate::recovery::{GivingUp, State};
+use crate::recovery::{GivingUp, State, take_lost};
 
 /// What a request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,6 +118,8 @@ pub struct IoQueue {
     pub(crate) giving_up: Vec<GivingUp>,
     pub(crate) counters: QueueCounters,
     pub(crate) health_due_ns: u64,
+    /// Bound of draining the queue before it is deleted, while that is under way.
+    pub(crate) drain_until_ns: Option<u64>,
     list: Box<[u64; LIST_ENTRIES]>,
     submission_doorbell: usize,
     completion_doorbell: usize,
@@ -166,6 +168,7 @@ impl IoQueue {
             giving_up: Vec::new(),
             counters: QueueCounters::default(),
             health_due_ns: 0,
+            drain_until_ns: None,
             list: Box::new([0; LIST_ENTRIES]),
             submission_doorbell: registers::submission_doorbell(id, stride),
             completion_doorbell: registers::completion_doorbell(id, stride),
@@ -217,7 +220,7 @@ impl IoQueue {
 
     /// Whether requests are sent at once.
     pub fn is_open(&self) -> bool {
-        matches!(self.state, State::Open)
+        matches!(self.state, State::Open) && self.drain_until_ns.is_none()
     }
 
     /// Takes a request, or hands it back. The drive is told at the next `poll` or `ring`.
@@ -228,7 +231,7 @@ impl IoQueue {
         if let Some(error) = self.failure() {
             return Err(Rejected::Invalid(request, error));
         }
-        if !matches!(self.state, State::Open) || !self.backlog.is_empty() {
+        if !self.is_open() || !self.backlog.is_empty() {
             return Err(Rejected::QueueFull(request));
         }
         if let Err(text) = self.check(&request) {
@@ -335,15 +338,21 @@ impl IoQueue {
     /// Takes completions until there is none, at most one turn of the queue.
     pub(crate) fn drain(&mut self, ended: &mut Vec<Ended>) -> Option<Misbehaved> {
         let mut fault = None;
+        let deleting = !matches!(self.state, State::Open);
         let memory = self.memory.as_ref().expect("a queue has memory until it is dropped");
         for _ in 0..=self.depth {
             let (index, phase) = (self.pair.completion_index(), self.pair.completion_phase());
             let Some(entry) = memory.load_completion(index, phase) else { break };
             self.counters.completions_polled += 1;
             match self.pair.complete(&entry) {
-                Some(Ok(Completed::Ended { context, status, .. })) => {
+                Some(Ok(Completed::Ended { command, context, status, .. })) => {
                     self.counters.commands += 1;
-                    ended.push(Ended { token: context.request.token, status });
+                    if deleting && status.is(Status::ABORTED_QUEUE_DELETION) {
+                        let given_up = self.giving_up.iter().any(|one| one.command == command);
+                        take_lost(given_up, context, &mut self.backlog, ended);
+                    } else {
+                        ended.push(Ended { token: context.request.token, status });
+                    }
                 }
                 Some(Ok(Completed::Drained { .. })) | None => {}
                 Some(Err(misbehaved)) => {

@@ -11,7 +11,11 @@
 //!
 //! Commands that are given up pass their own small machine while the queue is open: an Abort is
 //! sent; where it succeeds the command's completion follows within a grace; else the queue goes.
+//! Before it goes it is drained: nothing new is sent until the other commands have completed or
+//! have been given up themselves, within a bound. So a healthy drive loses no work to the deletion,
+//! and a command whose completion is lost ends by its own deadline, not by being sent again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,6 +74,23 @@ impl GivingUp {
     }
 }
 
+/// A request has lost its queue: it ends if it was given up, or lost one before; else it goes again.
+pub(crate) fn take_lost(
+    given_up: bool,
+    lost: InFlight,
+    backlog: &mut VecDeque<InFlight>,
+    ended: &mut Vec<Ended>,
+) {
+    let token = lost.request.token;
+    if given_up {
+        ended.push(Ended { token, status: Status::ABORTED_BY_HOST });
+    } else if lost.resubmitted {
+        ended.push(Ended { token, status: Status::ABORTED_QUEUE_DELETION });
+    } else {
+        backlog.push_back(InFlight { resubmitted: true, ..lost });
+    }
+}
+
 /// Whether the answer to an Abort says that the command will complete as aborted.
 fn was_aborted(answer: Answer) -> bool {
     match answer {
@@ -106,6 +127,7 @@ impl IoQueue {
     /// The controller has been reset, or is about to be: nothing more is sent in this epoch.
     pub(crate) fn leave_epoch(&mut self) {
         if !matches!(self.state, State::AwaitingReset { .. } | State::Failed(_)) {
+            self.drain_until_ns = None;
             self.state = State::AwaitingReset { collected: false };
         }
     }
@@ -129,7 +151,7 @@ impl IoQueue {
         if !self.giving_up.is_empty() {
             self.step_giving_up(now_ns);
         }
-        if !self.backlog.is_empty() {
+        if !self.backlog.is_empty() && self.is_open() {
             self.send_backlog(now_ns, ended);
         }
         if now_ns >= self.health_due_ns && self.pair.in_flight() > 0 {
@@ -171,7 +193,7 @@ impl IoQueue {
         let mut lifecycle = shared.step(now_ns);
         let aborts_max = lifecycle.controller().map_or(1, |controller| controller.aborts_max);
         let grace_ns = nanoseconds(shared.options.abort_grace);
-        let mut escalate = false;
+        let mut hopeless = 0;
         self.giving_up.retain_mut(|one| {
             match one.effort {
                 Effort::Wanted if lifecycle.is_ready() => {
@@ -195,20 +217,33 @@ impl IoQueue {
                     }
                 }
                 Effort::Answered { until_ns } => {
-                    escalate |= now_ns >= until_ns && self.pair.is_in_flight(one.command);
+                    let gone = now_ns >= until_ns && self.pair.is_in_flight(one.command);
+                    hopeless += usize::from(gone);
                 }
                 Effort::Wanted => {}
             }
             matches!(one.effort, Effort::Sent(_)) || self.pair.is_in_flight(one.command)
         });
         drop(lifecycle);
-        if escalate {
+        self.step_draining(now_ns, hopeless);
+    }
+
+    /// Deletes the queue once only hopeless commands are left, or the bound has passed.
+    fn step_draining(&mut self, now_ns: u64, hopeless: usize) {
+        if hopeless == 0 {
+            self.drain_until_ns = None;
+            return;
+        }
+        let limit_ns = nanoseconds(self.shared.options.drain_limit);
+        let until_ns = *self.drain_until_ns.get_or_insert(now_ns.saturating_add(limit_ns));
+        if hopeless == self.pair.in_flight() || now_ns >= until_ns {
             self.start_deleting();
         }
     }
 
     fn start_deleting(&mut self) {
         self.counters.recoveries += 1;
+        self.drain_until_ns = None;
         self.state = State::Deleting { stage: Stage::Submission, ticket: None };
     }
 
@@ -373,14 +408,7 @@ impl IoQueue {
         for Lost { command, context, .. } in self.pair.restart() {
             let given_up = giving_up.iter().any(|one| one.command == command)
                 || context.request.deadline_ns <= now_ns;
-            let token = context.request.token;
-            if given_up {
-                ended.push(Ended { token, status: Status::ABORTED_BY_HOST });
-            } else if context.resubmitted {
-                ended.push(Ended { token, status: Status::ABORTED_QUEUE_DELETION });
-            } else {
-                self.backlog.push_back(InFlight { resubmitted: true, ..context });
-            }
+            take_lost(given_up, context, &mut self.backlog, ended);
         }
     }
 
