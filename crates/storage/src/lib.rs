@@ -13,6 +13,7 @@
 mod admit;
 pub mod faults;
 mod faulty;
+mod file;
 mod memory;
 mod nvme;
 pub mod pattern;
@@ -20,6 +21,7 @@ mod queue;
 
 pub use admit::status;
 pub use faulty::{Clock, Faulty};
+pub use file::{Direct, Engine, FileOptions, FileStorage, NO_IO_URING_VARIABLE};
 pub use memory::MemoryStorage;
 pub use nvme::{NvmeOptions, NvmeStorage};
 pub use queue::{

@@ -1,0 +1,1 @@
+//! File storage: what the conformance suite cannot ask for.
