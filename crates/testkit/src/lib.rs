@@ -3,6 +3,8 @@
 
 pub use storage::pattern;
 
+pub mod conformance;
+
 #[cfg(feature = "engine")]
 mod fuzz_ring;
 #[cfg(feature = "engine")]
