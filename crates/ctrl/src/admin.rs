@@ -207,6 +207,7 @@ impl Controller {
         let queue = queue.and_then(Option::as_mut).filter(|q| q.deleting.is_none());
         let queue = queue.ok_or(Status::INVALID_QUEUE_ID)?;
         queue.deleting = Some(command.cid);
+        self.deletes_wait += 1;
         for index in self.flights.indices() {
             let flight = self.flights.get(index);
             if flight.state != State::Free && flight.queue == id {

@@ -134,6 +134,10 @@ pub struct Controller {
     pub(crate) next_doorbell: usize,
     /// Some completion queue may have a backlog.
     pub(crate) backlogged: bool,
+    /// Some storage request waits for room.
+    pub(crate) requests_wait: bool,
+    /// Submission queues whose Delete waits for their commands.
+    pub(crate) deletes_wait: u32,
 }
 
 impl Controller {
@@ -170,6 +174,8 @@ impl Controller {
             no_memory: Region::map_anonymous(4096, MemoryKind::Host)?,
             next_doorbell: 0,
             backlogged: false,
+            requests_wait: false,
+            deletes_wait: 0,
             options,
         })
     }
@@ -407,6 +413,8 @@ impl Controller {
         self.features = Features::new(self.options.queue_pairs_max);
         self.aborts_outstanding = 0;
         self.backlogged = false;
+        self.requests_wait = false;
+        self.deletes_wait = 0;
         self.shutdown = Shutdown::No;
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Dma {
     snapshot: Arc<Snapshot>,
     version: u64,
     page_bytes: u64,
+    /// The region found last, with its first address and its end: the next one is often the same.
+    recent: Option<(u64, u64, Region)>,
 }
 
 /// Neighbouring pages that were not looked up yet.
@@ -47,7 +49,7 @@ struct Run {
 impl Dma {
     pub(crate) fn new(map: Arc<AddressMap>) -> Self {
         let version = map.version();
-        Self { snapshot: map.snapshot(), map, version, page_bytes: 4096 }
+        Self { snapshot: map.snapshot(), map, version, page_bytes: 4096, recent: None }
     }
 
     pub(crate) fn set_page_bytes(&mut self, page_bytes: u64) {
@@ -61,6 +63,7 @@ impl Dma {
         let version = self.map.version();
         if version != self.version {
             self.version = version;
+            self.recent = None;
             self.snapshot = self.map.snapshot();
         }
     }
@@ -84,12 +87,36 @@ impl Dma {
         }
     }
 
+    /// The memory of a transfer that lies in one page and one region; `None` for all others, also
+    /// for those that are wrong.
+    #[inline]
+    pub(crate) fn single_run(&mut self, prp1: u64, bytes: u64) -> Option<(&Region, usize)> {
+        let in_first = self.page_bytes - (prp1 & (self.page_bytes - 1));
+        if prp1 & 3 != 0 || bytes > in_first {
+            return None;
+        }
+        let last = prp1.checked_add(bytes)?;
+        if !self.recent.as_ref().is_some_and(|recent| recent.0 <= prp1 && last <= recent.1) {
+            self.look_up_recent(prp1, bytes)?;
+        }
+        let (start, _, region) = self.recent.as_ref()?;
+        Some((region, usize::try_from(prp1 - start).ok()?))
+    }
+
+    fn look_up_recent(&mut self, address: u64, bytes: u64) -> Option<()> {
+        let (region, offset) = self.snapshot.resolve(address, usize::try_from(bytes).ok()?)?;
+        let start = address - offset as u64;
+        // A region that ends the address space is never remembered as ending before it.
+        let end = start.checked_add(region.len_bytes() as u64)?;
+        self.recent = Some((start, end, region.clone()));
+        Some(())
+    }
+
     /// Appends the pieces of a transfer.
     ///
     /// # Errors
     /// `PRP_OFFSET_INVALID` for an offset where none may be; `DATA_TRANSFER_ERROR` for an address
     /// that is not registered. Pieces found before that stay appended.
-    #[inline]
     pub(crate) fn translate(
         &self,
         prp1: u64,
@@ -166,7 +193,6 @@ impl Dma {
     }
 
     /// Looks a run up; one that crosses from one region into the next becomes several pieces.
-    #[inline]
     fn append(&self, mut run: Run, pieces: &mut Vec<Piece>) -> Result<(), Status> {
         while run.bytes > 0 {
             let (region, offset) =

@@ -80,6 +80,17 @@ impl Flight {
         }
     }
 
+    /// Whether the command did all that it should, and nothing but its completion is left.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.status.is_success()
+            && self.fault.is_none()
+            && self.detour.is_none()
+            && self.abort.is_none()
+            && !self.flush_after
+            && (self.bytes_moved == self.bytes_expected || self.op == Op::Flush)
+    }
+
     /// Records an error, unless one came before.
     pub(crate) fn fail(&mut self, status: Status) {
         if self.status.is_success() {
@@ -122,20 +133,21 @@ impl Flights {
     }
 
     /// Takes an entry; everything in it but the generation is as for a fresh command.
+    ///
+    /// # Panics
+    /// Where there is no room: look first.
     #[inline]
-    pub(crate) fn claim(&mut self) -> Option<u32> {
-        let index = self.free.pop()?;
+    pub(crate) fn claim(&mut self) -> (u32, &mut Flight) {
+        let index = self.free.pop().expect("room was looked for before the fetch");
         let flight = &mut self.entries[index as usize];
         flight.state = State::Storage;
         flight.requests = 0;
         flight.requests_left = 0;
-        flight.bytes_expected = 0;
         flight.bytes_moved = 0;
         flight.status = Status::SUCCESS;
         flight.fault = None;
-        flight.flush_after = false;
         flight.abort = None;
-        Some(index)
+        (index, flight)
     }
 
     /// Gives an entry back.

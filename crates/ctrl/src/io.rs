@@ -16,14 +16,14 @@ use mem::{MemoryKind, Region};
 use spec::admin::Abort;
 use spec::io::{BlockRange, Opcode};
 use spec::{Command, Nsid, Status};
-use storage::faults::{Action, IoShape};
+use storage::faults::Action;
 use storage::{Completion, Op, Rejected, Request};
 
 use crate::admin::refusal;
-use crate::config::ResetFault;
 use crate::controller::Controller;
 use crate::dma::{Direction, Piece, copy_pieces};
 use crate::flight::{Detour, State};
+use crate::inject::{flip, flip_in_pieces};
 use crate::queues::Answer;
 
 /// Token of requests that belong to no command.
@@ -33,13 +33,13 @@ const ALL: usize = usize::MAX;
 
 /// A command that may be carried out.
 #[derive(Clone, Copy, Debug)]
-struct Transfer {
-    op: Op,
-    namespace: usize,
+pub(crate) struct Transfer {
+    pub(crate) op: Op,
+    pub(crate) namespace: usize,
     /// First byte in the storage.
-    offset: u64,
-    bytes: u64,
-    flush_after: bool,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) flush_after: bool,
 }
 
 #[inline]
@@ -60,27 +60,78 @@ impl Controller {
         if !submission.claim_id(command.cid) {
             return self.refuse(queue, command.cid, Status::COMMAND_ID_CONFLICT);
         }
+        let transfer = match self.check_io(command) {
+            Ok(transfer) => transfer,
+            Err(status) => return self.refuse_claimed(queue, command.cid, status),
+        };
+        let moves = matches!(transfer.op, Op::Read | Op::Write);
+        if moves && self.begin_common(queue, command, &transfer, now_ns) {
+            return;
+        }
+        self.begin_uncommon(queue, command, transfer, now_ns);
+    }
+
+    /// Takes the common command: one run of memory, one request, nothing to go wrong. False where
+    /// it is none, and then nothing has happened.
+    #[inline]
+    fn begin_common(
+        &mut self,
+        queue: u16,
+        command: &Command,
+        transfer: &Transfer,
+        now_ns: u64,
+    ) -> bool {
+        let namespace = &self.namespaces[transfer.namespace];
+        let limit = u64::from(namespace.request_bytes_max);
+        if namespace.options.faults.is_some() || transfer.bytes > limit {
+            return false;
+        }
+        let Some((memory, memory_offset)) = self.dma.single_run(command.prp1, transfer.bytes)
+        else {
+            return false;
+        };
+        let memory = memory.clone();
+        let bytes = u32::try_from(transfer.bytes).expect("at most the storage's largest request");
+        let index = self.claim(queue, command.cid, transfer, now_ns);
+        let (op, offset) = (transfer.op, transfer.offset);
+        let request = Request { token: 0, op, offset, bytes, memory, memory_offset };
+        self.submit(index, transfer.namespace, request);
+        self.settle_if_ended(index, now_ns);
+        true
+    }
+
+    /// Takes a command that has passed its checks, whatever it may be.
+    fn begin_uncommon(&mut self, queue: u16, command: &Command, transfer: Transfer, now_ns: u64) {
         let mut pieces = std::mem::take(&mut self.scratch_pieces);
-        match self.check_io(command, &mut pieces) {
-            Ok(transfer) => self.start(queue, command.cid, transfer, &mut pieces, now_ns),
-            Err(status) => {
-                if let Some(submission) = &mut self.submission[usize::from(queue)] {
-                    submission.release_id(command.cid);
-                }
-                self.refuse(queue, command.cid, status);
-            }
+        pieces.clear();
+        let moves = matches!(transfer.op, Op::Read | Op::Write);
+        let (prp1, prp2, bytes) = (command.prp1, command.prp2, transfer.bytes);
+        let found = if moves { self.dma.translate(prp1, prp2, bytes, &mut pieces) } else { Ok(()) };
+        match found {
+            Ok(()) => self.start(queue, command.cid, transfer, &mut pieces, now_ns),
+            Err(status) => self.refuse_claimed(queue, command.cid, status),
         }
         pieces.clear();
         self.scratch_pieces = pieces;
     }
 
+    #[cold]
+    fn refuse_claimed(&mut self, queue: u16, command: u16, status: Status) {
+        if let Some(submission) = &mut self.submission[usize::from(queue)] {
+            submission.release_id(command);
+        }
+        self.refuse(queue, command, status);
+    }
+
+    #[cold]
     fn refuse(&mut self, submission_queue: u16, command: u16, status: Status) {
         self.counters.io_failed += 1;
         self.answer(Answer { submission_queue, command, result: 0, status: refusal(status) });
     }
 
-    /// Finds what is wrong with a command, or what it means and where its payload lies.
-    fn check_io(&self, command: &Command, pieces: &mut Vec<Piece>) -> Result<Transfer, Status> {
+    /// Finds what is wrong with a command's fields, or what they mean.
+    #[inline]
+    fn check_io(&self, command: &Command) -> Result<Transfer, Status> {
         let op = match command.opcode {
             Opcode::READ => Op::Read,
             Opcode::WRITE => Op::Write,
@@ -108,9 +159,6 @@ impl Controller {
         if op != Op::Read && namespace.read_only {
             return Err(Status::NAMESPACE_WRITE_PROTECTED);
         }
-        if moves {
-            self.dma.translate(command.prp1, command.prp2, bytes, pieces)?;
-        }
         let index = command.nsid as usize - 1;
         let offset = range.lba.0 << namespace.block_shift;
         let flush_after = range.force_unit_access && op != Op::Read;
@@ -127,6 +175,19 @@ impl Controller {
         Ok(Transfer { op: Op::Flush, namespace, offset: 0, bytes: 0, flush_after: false })
     }
 
+    /// Gives a command its entry in the table.
+    #[inline(always)]
+    fn claim(&mut self, queue: u16, command: u16, transfer: &Transfer, now_ns: u64) -> u32 {
+        let moved = if transfer.op == Op::WriteZeroes { 0 } else { transfer.bytes };
+        let due_ns = self.timing.due_ns(now_ns, moved);
+        let (index, flight) = self.flights.claim();
+        (flight.queue, flight.command) = (queue, command);
+        (flight.op, flight.namespace) = (transfer.op, transfer.namespace);
+        (flight.due_ns, flight.flush_after) = (due_ns, transfer.flush_after);
+        flight.bytes_expected = transfer.bytes;
+        index
+    }
+
     fn start(
         &mut self,
         queue: u16,
@@ -135,94 +196,29 @@ impl Controller {
         pieces: &mut Vec<Piece>,
         now_ns: u64,
     ) {
-        let index = self.flights.claim().expect("room was looked for before the fetch");
-        if let Some(submission) = &mut self.submission[usize::from(queue)] {
-            submission.outstanding += 1;
-        }
-        let fault = self.draw_fault(&transfer);
-        let moved = if transfer.op == Op::WriteZeroes { 0 } else { transfer.bytes };
-        let due_ns = self.timing.due_ns(now_ns, moved);
-        let flight = self.flights.get_mut(index);
-        (flight.queue, flight.command) = (queue, command);
-        (flight.op, flight.namespace) = (transfer.op, transfer.namespace);
-        (flight.due_ns, flight.flush_after) = (due_ns, transfer.flush_after);
-        flight.fault = fault;
-        match fault {
+        let index = self.claim(queue, command, &transfer, now_ns);
+        match self.draw_fault(&transfer) {
             None => self.submit_all(index, &transfer, pieces),
             Some(action) => {
+                self.flights.get_mut(index).fault = Some(action);
                 if !self.start_faulty(index, transfer, action, pieces, now_ns) {
                     return;
                 }
             }
         }
+        self.settle_if_ended(index, now_ns);
+    }
+
+    /// Goes on at once where nothing was asked of the storage, or all of it was refused.
+    #[inline]
+    fn settle_if_ended(&mut self, index: u32, now_ns: u64) {
         if self.flights.get(index).requests_left == 0 {
             self.settle(index, now_ns);
         }
     }
 
-    #[inline]
-    fn draw_fault(&self, transfer: &Transfer) -> Option<Action> {
-        let namespace = self.namespaces.get(transfer.namespace)?;
-        let injector = namespace.options.faults.as_ref()?;
-        let bytes = u32::try_from(transfer.bytes).unwrap_or(u32::MAX);
-        injector.decide(&IoShape { op: transfer.op, offset: transfer.offset, bytes })
-    }
-
-    /// Starts a command that a fault falls on; false where it goes no further by itself.
-    fn start_faulty(
-        &mut self,
-        index: u32,
-        mut transfer: Transfer,
-        action: Action,
-        pieces: &mut Vec<Piece>,
-        now_ns: u64,
-    ) -> bool {
-        match action {
-            Action::Error(status) => {
-                self.flights.get_mut(index).fail(status);
-                return true;
-            }
-            Action::Stuck => {
-                self.flights.get_mut(index).state = State::Held;
-                let queue = usize::from(self.flights.get(index).queue);
-                if let Some(submission) = &mut self.submission[queue] {
-                    submission.stuck = true;
-                }
-                return false;
-            }
-            Action::Reset => {
-                match self.options.reset_fault {
-                    ResetFault::Fatal => self.fail_fatally("an injected reset"),
-                    ResetFault::SelfReset => self.reset_itself(now_ns),
-                }
-                return false;
-            }
-            Action::Torn { bytes, .. } => {
-                let block = self.namespaces[transfer.namespace].options.block_bytes;
-                transfer.bytes = u64::from(bytes - bytes % block);
-                transfer.flush_after = false;
-                truncate(pieces, transfer.bytes);
-                self.flights.get_mut(index).flush_after = false;
-            }
-            Action::Late { delay_ns } => {
-                let flight = self.flights.get_mut(index);
-                flight.due_ns = flight.due_ns.saturating_add(delay_ns);
-            }
-            Action::Flip { .. } => {
-                let pieces = pieces.clone();
-                let detour = Detour { bounce: None, pieces };
-                self.flights.get_mut(index).detour = Some(Box::new(detour));
-            }
-            Action::Duplicate | Action::Lost => {}
-        }
-        self.submit_all(index, &transfer, pieces);
-        true
-    }
-
     /// Makes the storage requests of a command.
-    #[inline]
-    fn submit_all(&mut self, index: u32, transfer: &Transfer, pieces: &mut Vec<Piece>) {
-        self.flights.get_mut(index).bytes_expected = transfer.bytes;
+    pub(crate) fn submit_all(&mut self, index: u32, transfer: &Transfer, pieces: &mut Vec<Piece>) {
         match transfer.op {
             Op::Flush => self.submit_flush(index, transfer.namespace),
             Op::WriteZeroes => self.submit_zeroes(index, transfer),
@@ -275,7 +271,6 @@ impl Controller {
     }
 
     /// Makes the requests of one run: one, unless the storage takes less at once.
-    #[inline]
     fn submit_piece(&mut self, index: u32, transfer: &Transfer, offset: u64, piece: Piece) {
         let max = self.namespaces[transfer.namespace].request_bytes_max;
         let Piece { region, offset: memory_offset, bytes } = piece;
@@ -327,7 +322,7 @@ impl Controller {
     }
 
     /// Hands one request to the storage, or lets it wait for room there.
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self, index: u32, namespace: usize, mut request: Request) {
         let flight = self.flights.get_mut(index);
         request.token = token(index, flight.requests);
@@ -341,7 +336,10 @@ impl Controller {
         let queue = namespace.queue.as_mut().expect("opened when enabled");
         match queue.try_submit(request) {
             Ok(()) => {}
-            Err(Rejected::QueueFull(request)) => namespace.waiting.push_back(request),
+            Err(Rejected::QueueFull(request)) => {
+                namespace.waiting.push_back(request);
+                self.requests_wait = true;
+            }
             Err(Rejected::Invalid(_, status)) => {
                 let flight = self.flights.get_mut(index);
                 flight.requests_left -= 1;
@@ -351,22 +349,22 @@ impl Controller {
     }
 
     /// Hands over what waited for room.
-    #[inline]
+    #[cold]
     pub(crate) fn resubmit_waiting(&mut self) -> bool {
         let mut any = false;
+        self.requests_wait = false;
         for position in 0..self.namespaces.len() {
             while let Some(request) = self.namespaces[position].waiting.pop_front() {
-                let index = index_of(request.token);
                 let queue = self.namespaces[position].queue.as_mut().expect("opened when enabled");
                 match queue.try_submit(request) {
                     Ok(()) => any = true,
                     Err(Rejected::QueueFull(request)) => {
                         self.namespaces[position].waiting.push_front(request);
+                        self.requests_wait = true;
                         break;
                     }
                     Err(Rejected::Invalid(request, status)) => {
                         let token = request.token;
-                        debug_assert_eq!(index_of(token), index);
                         let ended = Completion { token, status, bytes: 0, errno: 0 };
                         self.scratch_completions.push(ended);
                         any = true;
@@ -387,9 +385,10 @@ impl Controller {
             }
         }
         let any = !ended.is_empty();
-        for completion in ended.drain(..) {
-            self.request_ended(&completion, now_ns);
+        for completion in &ended {
+            self.request_ended(completion, now_ns);
         }
+        ended.clear();
         self.scratch_completions = ended;
         any
     }
@@ -407,12 +406,33 @@ impl Controller {
             flight.fail(completion.status);
         }
         if flight.requests_left == 0 {
+            if flight.is_plain() && flight.due_ns <= now_ns {
+                return self.finish_plain(index);
+            }
             self.settle(index, now_ns);
         }
     }
 
-    /// All requests of a command have ended: its effects, then its completion or its wait.
+    /// Ends a command of which nothing but success is to be told.
     #[inline]
+    fn finish_plain(&mut self, index: u32) {
+        let flight = self.flights.get(index);
+        let (submission_queue, command) = (flight.queue, flight.command);
+        match flight.op {
+            Op::Read => self.counters.bytes_read += flight.bytes_moved,
+            Op::Write => self.counters.bytes_written += flight.bytes_moved,
+            Op::Flush | Op::WriteZeroes => {}
+        }
+        self.flights.release(index);
+        if let Some(submission) = &mut self.submission[usize::from(submission_queue)] {
+            submission.release_id(command);
+        }
+        self.counters.io_succeeded += 1;
+        let status = Status::SUCCESS;
+        self.answer(Answer { submission_queue, command, result: 0, status });
+    }
+
+    /// All requests of a command have ended: its effects, then its completion or its wait.
     fn settle(&mut self, index: u32, now_ns: u64) {
         let flight = self.flights.get_mut(index);
         let reads = flight.op == Op::Read;
@@ -473,14 +493,12 @@ impl Controller {
     }
 
     /// Ends a command: its completion, and that of the Abort that waited for it.
-    #[inline]
     pub(crate) fn finish(&mut self, index: u32) {
         let flight = self.flights.get(index);
         let (submission_queue, command, fault) = (flight.queue, flight.command, flight.fault);
         let (mut status, abort) = (flight.status, flight.abort);
         self.flights.release(index);
         if let Some(submission) = &mut self.submission[usize::from(submission_queue)] {
-            submission.outstanding -= 1;
             submission.release_id(command);
             if submission.deleting.is_some() && status.is(Status::ABORT_REQUESTED) {
                 status = Status::ABORTED_QUEUE_DELETION;
@@ -571,34 +589,8 @@ impl Controller {
             let Some(queue) = &mut namespace.queue else { continue };
             if let Err(Rejected::QueueFull(request)) = queue.try_submit(request) {
                 namespace.waiting.push_back(request);
+                self.requests_wait = true;
             }
         }
-    }
-}
-
-/// Cuts pieces off after `bytes` bytes.
-fn truncate(pieces: &mut Vec<Piece>, bytes: u64) {
-    let mut left = bytes;
-    for piece in pieces.iter_mut() {
-        piece.bytes = u32::try_from(left).unwrap_or(u32::MAX).min(piece.bytes);
-        left -= u64::from(piece.bytes);
-    }
-    pieces.retain(|piece| piece.bytes > 0);
-}
-
-fn flip(memory: &Region, offset: usize, mask: u8) {
-    let mut byte = [0];
-    memory.read_bytes(offset, &mut byte);
-    memory.write_bytes(offset, &[byte[0] ^ mask]);
-}
-
-fn flip_in_pieces(pieces: &[Piece], byte: usize, mask: u8) {
-    let mut at = 0;
-    for piece in pieces {
-        let bytes = piece.bytes as usize;
-        if byte - at < bytes {
-            return flip(&piece.region, piece.offset + byte - at, mask);
-        }
-        at += bytes;
     }
 }

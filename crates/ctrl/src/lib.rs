@@ -20,7 +20,7 @@
 //! | `controller` | enable, reset, shutdown, the order of a step |
 //! | `serve` | doorbells, fetching, posting |
 //! | `admin`, `identify`, `features`, `events` | admin commands |
-//! | `io`, `flight` | I/O commands from check to completion, with injected faults |
+//! | `io`, `flight`, `inject` | I/O commands from check to completion, with injected faults |
 //! | `dma`, `queues` | PRPs and rings in registered memory |
 //! | `timing` | the drive that is stood for: rate, bandwidth, latency |
 //! | `server` | threads, idle ladder, CPU time |
@@ -43,6 +43,7 @@ mod events;
 mod features;
 mod flight;
 mod identify;
+mod inject;
 mod io;
 mod queues;
 mod random;

@@ -18,6 +18,9 @@ pub(crate) const SUBMISSION_BYTES: usize = 64;
 /// Bytes of a completion entry.
 pub(crate) const COMPLETION_BYTES: usize = 16;
 
+/// The phase tag in the upper half of an entry.
+const PHASE: u64 = 1 << 48;
+
 /// What a doorbell said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ring {
@@ -80,6 +83,12 @@ impl SubmissionQueue {
         }
     }
 
+    /// Whether all entries have been fetched.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
     /// Takes the next entry, if there is one.
     #[inline]
     pub(crate) fn fetch(&mut self) -> Option<[u8; SUBMISSION_BYTES]> {
@@ -92,18 +101,22 @@ impl SubmissionQueue {
         Some(entry)
     }
 
-    /// Marks a command id as in flight; false where it is already.
+    /// Counts a command as outstanding under its id; false where that is outstanding already.
     #[inline]
     pub(crate) fn claim_id(&mut self, id: u16) -> bool {
         let (word, bit) = (&mut self.busy_ids[usize::from(id >> 6)], 1 << (id & 63));
-        let free = *word & bit == 0;
+        if *word & bit != 0 {
+            return false;
+        }
         *word |= bit;
-        free
+        self.outstanding += 1;
+        true
     }
 
     #[inline]
     pub(crate) fn release_id(&mut self, id: u16) {
         self.busy_ids[usize::from(id >> 6)] &= !(1 << (id & 63));
+        self.outstanding -= 1;
     }
 }
 
@@ -123,7 +136,9 @@ pub(crate) struct CompletionQueue {
     pub(crate) depth: u32,
     tail: u32,
     head: u32,
-    phase: bool,
+    /// The phase tag of this turn, where it lies in the upper half of an entry.
+    phase: u64,
+    window: bool,
     refused_doorbell: Option<u32>,
     /// Submission queues that complete here.
     pub(crate) users: u32,
@@ -133,12 +148,14 @@ pub(crate) struct CompletionQueue {
 
 impl CompletionQueue {
     pub(crate) fn new(memory: Region, depth: u32) -> Self {
+        let window = memory.kind() == MemoryKind::Window;
         Self {
             memory,
             depth,
             tail: 0,
             head: 0,
-            phase: true,
+            phase: PHASE,
+            window,
             refused_doorbell: None,
             users: 0,
             backlog: VecDeque::new(),
@@ -175,8 +192,9 @@ impl CompletionQueue {
     }
 
     /// Whether entries lie in write-combining memory, and need a fence to leave the core.
+    #[inline]
     pub(crate) fn is_window(&self) -> bool {
-        self.memory.kind() == MemoryKind::Window
+        self.window
     }
 
     /// Writes an entry. The caller has ordered the payload before this and found room.
@@ -184,11 +202,11 @@ impl CompletionQueue {
     pub(crate) fn post(&mut self, answer: &Answer, submission_head: u32) {
         debug_assert!(!self.is_full(), "the caller looked for room");
         let offset = self.tail as usize * COMPLETION_BYTES;
-        let status = u64::from(answer.status.bits() << 1) | u64::from(self.phase);
         let upper = u64::from(submission_head & 0xffff)
             | u64::from(answer.submission_queue) << 16
             | u64::from(answer.command) << 32
-            | status << 48;
+            | u64::from(answer.status.bits()) << 49
+            | self.phase;
         self.memory.u64_at(offset).store(u64::from(answer.result), Ordering::Relaxed);
         if self.is_window() {
             // The half with the phase tag must not leave the core first.
@@ -198,7 +216,7 @@ impl CompletionQueue {
         self.memory.u64_at(offset + 8).store(upper, Ordering::Release);
         self.tail = self.after_tail();
         if self.tail == 0 {
-            self.phase = !self.phase;
+            self.phase ^= PHASE;
         }
     }
 }

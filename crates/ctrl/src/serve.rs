@@ -9,7 +9,7 @@ use spec::Command;
 use spec::event::AsyncEvent;
 
 use crate::controller::{Controller, Namespace, Phase, Progress, Shutdown};
-use crate::queues::{Answer, CompletionQueue, Ring};
+use crate::queues::{Answer, CompletionQueue, Ring, SubmissionQueue};
 
 /// Most commands fetched from one queue before the next has its turn.
 const BURST: u32 = 64;
@@ -17,7 +17,7 @@ const BURST: u32 = 64;
 impl Controller {
     pub(crate) fn serve(&mut self, now_ns: u64) -> Progress {
         self.dma.refresh();
-        let mut worked = self.resubmit_waiting();
+        let mut worked = self.requests_wait && self.resubmit_waiting();
         if self.backlogged {
             worked |= self.drain_backlogs();
         }
@@ -57,32 +57,36 @@ impl Controller {
         }
     }
 
-    /// Whether a queue's commands may be taken now.
+    /// How many commands of a queue may be taken now.
     #[inline]
-    fn may_fetch(&self, queue: u16) -> bool {
-        let Some(submission) = &self.submission[usize::from(queue)] else { return false };
+    fn allowance(&self, submission: &SubmissionQueue) -> u32 {
         let completion = self.completion[usize::from(submission.completion_queue)].as_ref();
         // Back-pressure: a host that does not consume completions gets no more of them.
         let heard = completion.is_some_and(|cq| cq.backlog.is_empty());
-        let idle_storage = || self.namespaces.iter().all(|n| n.waiting.is_empty());
-        heard
-            && !submission.stuck
-            && submission.deleting.is_none()
-            && (queue == 0 || (self.flights.has_room() && idle_storage()))
+        if heard && !submission.stuck && submission.deleting.is_none() { BURST } else { 0 }
     }
 
     fn fetch_from(&mut self, queue: u16, now_ns: u64) -> bool {
         let value = self.bar.submission_tail(queue);
         let Some(submission) = &mut self.submission[usize::from(queue)] else { return false };
         match submission.ring(value) {
+            Ring::Same if submission.is_empty() => return false,
             Ring::Same => {}
             Ring::Moved => self.counters.doorbells += 1,
             Ring::Invalid => self.report(AsyncEvent::INVALID_DOORBELL_VALUE),
         }
+        let Some(submission) = &self.submission[usize::from(queue)] else { return false };
+        let allowance = self.allowance(submission);
         let mut fetched = 0;
-        while fetched < BURST && self.may_fetch(queue) {
-            let entry = self.submission[usize::from(queue)].as_mut().and_then(|q| q.fetch());
-            let Some(entry) = entry else { break };
+        while fetched < allowance {
+            if queue != 0 && (self.requests_wait || !self.flights.has_room()) {
+                break;
+            }
+            let Some(submission) = &mut self.submission[usize::from(queue)] else { break };
+            if submission.stuck {
+                break;
+            }
+            let Some(entry) = submission.fetch() else { break };
             fetched += 1;
             let command: Command = zerocopy::transmute!(entry);
             if queue == 0 {
@@ -180,7 +184,7 @@ impl Controller {
     /// Writes all completions of this step.
     fn post_outbox(&mut self) -> bool {
         let mut any = self.post_answers();
-        if self.close_deleted_queues() {
+        if self.deletes_wait > 0 && self.close_deleted_queues() {
             any |= self.post_answers();
         }
         any
@@ -240,6 +244,7 @@ impl Controller {
                 completion.backlog.retain(|answer| answer.submission_queue != queue);
             }
             self.submission[usize::from(queue)] = None;
+            self.deletes_wait -= 1;
             self.bar.clear_doorbell(2 * usize::from(queue));
             self.active.remove(position);
             self.answer(Answer::admin(command, Ok(0)));
