@@ -1,0 +1,94 @@
+/// Names every public device function once, so that each compiler sees all of them compiled. It is
+/// compiled, never run; a test holds that nothing is missing here.
+#include <sidecore/pattern.h>
+#include <sidecore/ring.h>
+
+namespace {
+
+struct Arguments {
+  sidecore::abi::RingView ring;
+  sidecore::Transfer transfer;
+  sidecore::u64* out;
+};
+
+struct Shared {
+  sidecore::u32 words[32];
+};
+
+using namespace sidecore;
+
+SC_DEVICE u64 use_lanes(u64 value) {
+  const u32 mask = arch::active_mask();
+  u64 sum = arch::thread_index() + arch::block_index() + arch::block_threads();
+  sum += arch::grid_blocks() + arch::lane_index() + arch::warp_index();
+  sum += arch::popcount(mask) + arch::lowest_bit(mask);
+  sum += arch::ballot(mask, value != 0);
+  sum += arch::any(mask, value == 1) + arch::all(mask, value == 2);
+  sum += arch::shuffle(mask, static_cast<u32>(value), 0) + arch::shuffle(mask, value, 0);
+  sum += arch::match_any(mask, value);
+  arch::sync_warp(mask);
+  SC_SHARED(Shared, shared);
+  shared.words[arch::lane_index()] = static_cast<u32>(sum);
+  arch::sync_threads();
+  return sum + shared.words[0];
+}
+
+SC_DEVICE u64 use_memory(u64* words, u32* halves) {
+  u64 lo = 0, hi = 0;
+  arch::load_relaxed_16(words, lo, hi);
+  arch::store_relaxed_16(words, hi, lo);
+  arch::store_relaxed(words, arch::load_relaxed(words) + arch::load_acquire(words));
+  arch::store_relaxed(halves, arch::load_relaxed(halves) + arch::load_acquire(halves));
+  arch::store_release(words, lo);
+  arch::store_release(halves, static_cast<u32>(lo));
+  arch::store_relaxed_device(words, arch::load_relaxed_device(words));
+  arch::store_relaxed_device(halves, arch::load_relaxed_device(halves));
+  lo += arch::cas_device(words, lo, hi);
+  lo += arch::fetch_add_device(words, static_cast<u64>(1)) + arch::fetch_add_device(halves, 1u);
+  arch::copy_16(words, words + 2);
+  arch::store_u8(words, arch::load_u8(words + 1));
+  arch::fence_system();
+  arch::fence_device();
+  arch::fence_acquire_system();
+  arch::pause(32, "never run");
+  return lo + hi + arch::timer_ns();
+}
+
+SC_DEVICE u64 use_pattern(u64 address) {
+  u64 lo, hi;
+  pattern::unit_words(address, 1, lo, hi);
+  const u8 byte = pattern::byte_at(address, 1);
+  return lo + hi + byte + pattern::mix(lo) + pattern::count_wrong(&byte, 1, address, 1);
+}
+
+SC_DEVICE u64 use_ring(const Arguments& args) {
+  Ring ring;
+  if (ring.attach(args.ring) != status::SUCCESS) return 0;
+  const Lanes here = Lanes::here();
+  const Lanes alone = Lanes::alone();
+  const Transfer& t = args.transfer;
+  const u32 record = ring.record(0, 1, 0) % ring.record_count();
+  u64 sum = ring.read(here, record, t).detail;
+  sum += ring.write(here, record, t).ok() ? 1 : 0;
+  sum += ring.flush(alone, record, t.source).status;
+  Handle handle = ring.submit_read(here, record, t);
+  sum += ring.wait(here, handle).detail;
+  handle = ring.submit_write(here, record, t, 1000);
+  sum += ring.wait_until(here, handle, 1000).detail;
+  if (handle.pending()) sum += ring.cancel(alone, handle, 1000).status;
+  handle = ring.submit_flush(here, record, t.source, 0);
+  sum += ring.wait(here, handle).status;
+  handle = ring.submit(here, abi::OP_READ, record, t, FOREVER);
+  sum += ring.wait(here, handle).status;
+  const abi::RequestEntry entry = abi::pack(abi::Request{}, 1);
+  return sum + abi::unpack(entry).length;
+}
+
+}  // namespace
+
+SC_KERNEL(sidecore_public, Arguments, args) {
+  u64 sum = use_lanes(args.transfer.bytes);
+  sum += use_memory(args.out, reinterpret_cast<u32*>(args.out + 4));
+  sum += use_pattern(args.transfer.source_offset);
+  args.out[8 + arch::thread_index()] = sum + use_ring(args);
+}
