@@ -32,6 +32,9 @@ use crate::error::DriverError;
 /// Register writes in one step, so that a step is short.
 const ACTIONS_A_STEP: usize = 8;
 
+/// How often a start that went wrong is tried again before the controller counts as failed.
+const STARTS_AGAIN_MAX: u32 = 2;
+
 /// What all users of one controller share.
 pub(crate) struct Shared {
     pub(crate) device: Arc<dyn Device>,
@@ -112,6 +115,7 @@ pub(crate) struct Lifecycle {
     epoch: u64,
     dead_before: u64,
     resets: u64,
+    starts_left: u32,
     pub(crate) aborts_in_flight: u32,
     controller: Option<Controller>,
     pending: Vec<Nsid>,
@@ -140,6 +144,7 @@ pub(crate) fn start(
         epoch: 1,
         dead_before: 0,
         resets: 0,
+        starts_left: STARTS_AGAIN_MAX,
         aborts_in_flight: 0,
         controller: None,
         pending: Vec::new(),
@@ -249,6 +254,28 @@ impl Lifecycle {
             Life::Stopped | Life::Failed(_) => Ok(()),
         };
         if let Err(error) = result {
+            self.start_again(error);
+        }
+    }
+
+    /// A start that went wrong is tried again, where that can help.
+    fn start_again(&mut self, error: DriverError) {
+        let starting = matches!(self.life, Life::BringUp(_) | Life::Describe { .. });
+        let passing = matches!(
+            error,
+            DriverError::AdminTimeout { .. }
+                | DriverError::Misbehaved(_)
+                | DriverError::Controller(
+                    BringUpError::Fatal { .. } | BringUpError::Timeout { .. }
+                )
+        );
+        if starting && passing && self.starts_left > 0 {
+            self.starts_left -= 1;
+            match self.bring_up() {
+                Ok(machine) => self.life = Life::BringUp(machine),
+                Err(error) => self.fail(error.into()),
+            }
+        } else {
             self.fail(error);
         }
     }
@@ -352,7 +379,10 @@ impl Lifecycle {
         }
         self.life = match self.learn(question, result)? {
             Some(question) => Life::Describe { question, ticket: None },
-            None => Life::Ready,
+            None => {
+                self.starts_left = STARTS_AGAIN_MAX;
+                Life::Ready
+            }
         };
         Ok(())
     }

@@ -5,10 +5,12 @@ pub use storage::pattern;
 
 pub mod conformance;
 
+mod fuzz_driver;
 #[cfg(feature = "engine")]
 mod fuzz_ring;
 #[cfg(feature = "engine")]
 pub mod submitter;
 
+pub use fuzz_driver::fuzz_driver;
 #[cfg(feature = "engine")]
 pub use fuzz_ring::fuzz_ring;
