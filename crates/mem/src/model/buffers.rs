@@ -3,7 +3,7 @@
 //! A buffer empties into its parent, or into memory. Entries to one address keep their order; all
 //! else depends on the kind: a CPU's stores to ordinary memory leave in order, all others in any.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::space::Word;
@@ -91,9 +91,9 @@ pub(super) enum NodeKind {
 pub(super) struct Node {
     pub kind: NodeKind,
     pub parent: Option<AgentId>,
-    pub entries: Vec<Entry>,
+    pub entries: VecDeque<Entry>,
     /// A CPU's stores to write-combining memory.
-    pub combining: Vec<Entry>,
+    pub combining: VecDeque<Entry>,
     /// How many store fences a CPU has executed.
     pub epoch: u64,
     /// Everything stored to memory up to here is seen.
@@ -112,8 +112,8 @@ impl Node {
         Self {
             kind,
             parent,
-            entries: Vec::new(),
-            combining: Vec::new(),
+            entries: VecDeque::new(),
+            combining: VecDeque::new(),
             epoch: 0,
             horizon: now,
             read_newest: now,
@@ -125,7 +125,7 @@ impl Node {
 }
 
 /// The entry that must leave before (or is) the one at `index`.
-pub(super) fn first_to_leave(entries: &[Entry], mut index: usize) -> usize {
+pub(super) fn first_to_leave(entries: &VecDeque<Entry>, mut index: usize) -> usize {
     let mut before = 0;
     while before < index {
         if entries[before].overlaps(&entries[index]) {

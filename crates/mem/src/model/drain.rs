@@ -1,7 +1,12 @@
 //! Draining: buffered stores move on, in an order drawn from the seed.
 
-use super::buffers::{AgentId, NodeKind, first_to_leave};
+use std::collections::VecDeque;
+
+use super::buffers::{AgentId, Entry, NodeKind, first_to_leave};
 use super::machine::Model;
+
+/// Among how many write-combining stores the next to leave is drawn.
+const COMBINING_CHOICE: usize = 64;
 
 impl Model {
     /// An access happens: perhaps some buffered store moves on.
@@ -40,7 +45,7 @@ impl Model {
     /// order, write-combining ones in any.
     pub(super) fn drain_cpu(&mut self, agent: AgentId) -> bool {
         let node = &self.nodes[agent.0];
-        let first = |entries: &[super::buffers::Entry]| entries.first().map(|entry| entry.epoch);
+        let first = |entries: &VecDeque<Entry>| entries.front().map(|entry| entry.epoch);
         let oldest = [first(&node.entries), first(&node.combining)].into_iter().flatten().min();
         let Some(epoch) = oldest else { return false };
         let ordinary = usize::from(first(&node.entries) == Some(epoch));
@@ -48,7 +53,8 @@ impl Model {
         let combining = if held_back {
             0
         } else {
-            node.combining.partition_point(|entry| entry.epoch == epoch)
+            let same_epoch = node.combining.partition_point(|entry| entry.epoch == epoch);
+            same_epoch.min(COMBINING_CHOICE)
         };
         if ordinary + combining == 0 {
             return false;

@@ -52,9 +52,9 @@ impl Model {
         entry.epoch = node.epoch;
         if combining {
             // A load does not look into this buffer: the line must be fenced first.
-            node.combining.push(entry);
+            node.combining.push_back(entry);
         } else {
-            node.entries.push(entry);
+            node.entries.push_back(entry);
             if matches!(node.kind, NodeKind::Cpu | NodeKind::Lane) {
                 node.seen.insert(entry.word, BUFFERED);
                 if entry.masks[1] != 0 {
@@ -85,7 +85,7 @@ impl Model {
 
     /// Moves one entry a level down.
     pub(super) fn leave(&mut self, from: AgentId, index: usize) {
-        let entry = self.nodes[from.0].entries.remove(index);
+        let entry = self.nodes[from.0].entries.remove(index).expect("an entry in the buffer");
         match self.nodes[from.0].parent {
             Some(parent) => self.push(parent, entry, false),
             None => self.install(from, entry),
@@ -93,7 +93,7 @@ impl Model {
     }
 
     pub(super) fn leave_combining(&mut self, from: AgentId, index: usize) {
-        let entry = self.nodes[from.0].combining.remove(index);
+        let entry = self.nodes[from.0].combining.remove(index).expect("an entry in the buffer");
         self.install(from, entry);
     }
 
