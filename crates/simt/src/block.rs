@@ -99,7 +99,7 @@ impl Block {
     pub(crate) fn run(&mut self, thread: u32, pool: &StackPool) -> Result<Event, LaunchError> {
         let at = thread as usize;
         let (warp, lane) = (at / 32, at % 32);
-        self.warps[warp].lanes[lane] = Lane::Ready;
+        self.warps[warp].set(lane, Lane::Ready);
         loop {
             let call = self.fibers[at].resume(self.replies[at]);
             let event = match call {
@@ -113,7 +113,7 @@ impl Block {
                     continue;
                 }
                 Some(Call::Pause { ns, site }) => {
-                    self.warps[warp].lanes[lane] = Lane::Asleep(site);
+                    self.warps[warp].set(lane, Lane::Asleep(site));
                     self.warps[warp].last_pause[lane] = Some(site);
                     self.ready -= 1;
                     self.asleep += 1;
@@ -134,9 +134,9 @@ impl Block {
     /// Ends a lane's pause; the lane is ready.
     pub(crate) fn wake(&mut self, thread: u32) {
         let at = thread as usize;
-        let lane = &mut self.warps[at / 32].lanes[at % 32];
-        if let Lane::Asleep(site) = *lane {
-            *lane = Lane::Awake(site);
+        let warp = &mut self.warps[at / 32];
+        if let Lane::Asleep(site) = *warp.lane(at % 32) {
+            warp.set(at % 32, Lane::Awake(site));
             self.ready += 1;
             self.asleep -= 1;
         }
@@ -150,7 +150,7 @@ impl Block {
     ) -> Result<Event, LaunchError> {
         self.ready -= 1;
         if collective.kind == CollectiveKind::SyncThreads {
-            self.warps[warp].lanes[lane] = Lane::Waiting(collective);
+            self.warps[warp].set(lane, Lane::Waiting(collective));
             self.in_barrier += 1;
             self.try_open_barrier();
         } else {
@@ -183,10 +183,7 @@ impl Block {
         }
         self.in_barrier = 0;
         for warp in 0..self.warps.len() {
-            let waits = |lane: &Lane| matches!(lane, Lane::Waiting(w) if w.kind == CollectiveKind::SyncThreads);
-            let lanes = (0..32)
-                .filter(|&i| waits(&self.warps[warp].lanes[i]))
-                .fold(0, |mask, i| mask | 1 << i);
+            let lanes = self.warps[warp].waiting_in(|w| w.kind == CollectiveKind::SyncThreads);
             if lanes != 0 {
                 for lane in crate::warp::bits(lanes) {
                     self.warps[warp].results[lane] = 0;

@@ -85,7 +85,11 @@ pub(crate) struct Broken {
 /// The lanes of one warp.
 #[derive(Debug)]
 pub(crate) struct Warp {
-    pub lanes: [Lane; 32],
+    lanes: [Lane; 32],
+    /// Lanes that could run, those that wait, and those that are gone; the rest sleep.
+    ready: u32,
+    waiting: u32,
+    gone: u32,
     /// What each lane last paused for, since it last met others.
     pub last_pause: [Option<StaticText>; 32],
     /// What each lane's last collective returned.
@@ -105,19 +109,39 @@ impl Warp {
     /// A warp of `count` lanes, all ready.
     pub(crate) fn new(count: u32) -> Self {
         let mut lanes = [Lane::Gone; 32];
-        for lane in lanes.iter_mut().take(count as usize) {
-            *lane = Lane::Ready;
-        }
-        Self { lanes, last_pause: [None; 32], results: [0; 32] }
+        lanes[..count as usize].fill(Lane::Ready);
+        let ready = u32::MAX >> (32 - count);
+        let (last_pause, results) = ([None; 32], [0; 32]);
+        Self { lanes, ready, waiting: 0, gone: !ready, last_pause, results }
     }
 
-    fn mask_of(&self, wanted: impl Fn(&Lane) -> bool) -> u32 {
-        (0..32).filter(|&i| wanted(&self.lanes[i])).fold(0, |mask, i| mask | 1 << i)
+    /// Says what a lane does now.
+    pub(crate) fn set(&mut self, lane: usize, state: Lane) {
+        let bit = 1 << lane;
+        self.lanes[lane] = state;
+        self.ready &= !bit;
+        self.waiting &= !bit;
+        match state {
+            Lane::Ready | Lane::Awake(_) => self.ready |= bit,
+            Lane::Waiting(_) => self.waiting |= bit,
+            Lane::Gone => self.gone |= bit,
+            Lane::Asleep(_) => {}
+        }
+    }
+
+    /// What a lane does now.
+    pub(crate) fn lane(&self, lane: usize) -> &Lane {
+        &self.lanes[lane]
+    }
+
+    /// Lanes that wait in such a call.
+    pub(crate) fn waiting_in(&self, wanted: impl Fn(&Collective) -> bool) -> u32 {
+        bits(self.waiting).filter(|&i| wanted(self.waiting(i))).fold(0, |mask, i| mask | 1 << i)
     }
 
     /// Lanes that could run.
     pub(crate) fn ready(&self) -> u32 {
-        self.mask_of(|lane| matches!(lane, Lane::Ready | Lane::Awake(_)))
+        self.ready
     }
 
     /// Lets a lane arrive at a collective (not the block's barrier), and releases whom that completes.
@@ -126,17 +150,18 @@ impl Warp {
         lane: usize,
         collective: Collective,
     ) -> Result<Option<Released>, Broken> {
-        self.lanes[lane] = Lane::Waiting(collective);
+        self.set(lane, Lane::Waiting(collective));
         self.last_pause[lane] = None;
-        if collective.kind == CollectiveKind::ActiveMask {
+        let Collective { kind, mask, .. } = collective;
+        if kind == CollectiveKind::ActiveMask {
             return Ok(None);
         }
         self.check(lane, &collective)?;
-        let same = self.mask_of(|other| {
-            matches!(other, Lane::Waiting(w)
-                if w.kind == collective.kind && w.mask == collective.mask)
-        });
-        if same & collective.mask != collective.mask {
+        if self.waiting & mask != mask {
+            return Ok(None);
+        }
+        let same = self.waiting_in(|other| other.kind == kind && other.mask == mask);
+        if same & mask != mask {
             return Ok(None);
         }
         self.finish(collective.kind, collective.mask);
@@ -152,7 +177,7 @@ impl Warp {
         if mask >> lane & 1 == 0 {
             return broken(format!("{name} with mask {mask:#010x}, which lacks the caller"));
         }
-        let gone = self.mask_of(|other| matches!(other, Lane::Gone)) & mask;
+        let gone = self.gone & mask;
         if gone != 0 {
             return broken(format!(
                 "{name} with mask {mask:#010x} names lanes {gone:#010x} that have returned or never were"
@@ -192,18 +217,15 @@ impl Warp {
 
     pub(crate) fn release(&mut self, mask: u32) {
         for lane in bits(mask) {
-            self.lanes[lane] = Lane::Ready;
+            self.set(lane, Lane::Ready);
         }
     }
 
     /// Releases the next group of lanes that wait for company at one place, when nobody else comes.
     pub(crate) fn converge(&mut self) -> Option<Released> {
-        let here = |lane: &Lane| match lane {
-            Lane::Waiting(w) if w.kind == CollectiveKind::ActiveMask => Some(w.site),
-            _ => None,
-        };
-        let site = self.lanes.iter().find_map(here)?;
-        let group = self.mask_of(|lane| here(lane) == Some(site));
+        let here = self.waiting_in(|w| w.kind == CollectiveKind::ActiveMask);
+        let site = self.waiting(bits(here).next()?).site;
+        let group = self.waiting_in(|w| w.kind == CollectiveKind::ActiveMask && w.site == site);
         self.finish(CollectiveKind::ActiveMask, group);
         self.release(group);
         Some(Released { kind: CollectiveKind::ActiveMask, lanes: group })
@@ -211,11 +233,10 @@ impl Warp {
 
     /// Lets a lane return; an error where somebody waits for it.
     pub(crate) fn leave(&mut self, lane: usize) -> Result<(), Broken> {
-        self.lanes[lane] = Lane::Gone;
-        for (other, state) in self.lanes.iter().enumerate() {
-            if let Lane::Waiting(w) = state
-                && w.mask >> lane & 1 == 1
-            {
+        self.set(lane, Lane::Gone);
+        for other in bits(self.waiting) {
+            let w = self.waiting(other);
+            if w.mask >> lane & 1 == 1 {
                 let (name, mask) = (w.kind.name(), w.mask);
                 let other = u32::try_from(other).expect("a lane of 32");
                 let why = format!(

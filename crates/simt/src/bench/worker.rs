@@ -17,8 +17,10 @@ use crate::{Entry, Shape};
 
 /// Lanes run between two looks at the clock and at the abort flag.
 const LANES_PER_LOOK: u32 = 64;
-/// A shorter wait than this is spent in `sched_yield`; the kernel's timers are no finer.
-const YIELD_NS_MAX: u64 = 20_000;
+/// How much later than asked a worker may wake.
+const TIMER_SLACK_NS: u64 = 1_000;
+/// A shorter wait than this is spent in `sched_yield`: falling asleep and waking take as long.
+const YIELD_NS_MAX: u64 = 10_000;
 /// The longest sleep, so that an abort is seen.
 const SLEEP_NS_MAX: u64 = 1_000_000;
 /// Looks between two records of the CPU time; a system call each.
@@ -38,6 +40,9 @@ pub(super) struct Assignment {
 impl Assignment {
     /// Runs all blocks of this worker, and records how it ended.
     pub(super) fn run(self) {
+        // Sleeping lanes shall wake in time: the default slack is 50 us. Where it is refused, they
+        // wake late.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(TIMER_SLACK_NS));
         let result = catch_unwind(AssertUnwindSafe(|| {
             let mut worker = Worker::new(&self);
             let result = worker.run();
