@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 const LIST: &str = "UNSAFE.md";
 /// Crates that may have files with unsafe code, and why.
 const ALLOWED: &[(&str, &str)] = &[
+    ("kernels", "foreign declarations of compiled kernels"),
     ("mem", "foreign memory: mappings, cells, volatile copies"),
     ("simt", "fibers, and calls into compiled device code"),
     ("uring", "the io_uring submission and completion queues"),
