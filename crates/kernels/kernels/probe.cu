@@ -38,7 +38,8 @@ struct Probe {
     Transfer t{};
     t.source = args.source;
     const u64 places = args.source.bytes / args.bytes;
-    const u64 draw = pattern::mix((static_cast<u64>(args.seed) << 40) + (static_cast<u64>(lane) << 20) + round);
+    const u64 key = (static_cast<u64>(args.seed) << 40) + (static_cast<u64>(lane) << 20) + round;
+    const u64 draw = pattern::mix(key);
     t.source_offset = draw % places * args.bytes;
     t.buffer = args.buffer;
     t.buffer_offset = place();
