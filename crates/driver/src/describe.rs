@@ -77,6 +77,8 @@ pub struct Namespace {
     pub blocks: u64,
     /// Bytes of a block: a power of two, 512 or more.
     pub block_bytes: u32,
+    /// Whether writes are refused.
+    pub read_only: bool,
 }
 
 impl Namespace {
@@ -95,7 +97,8 @@ impl Namespace {
         if page.nsze.checked_mul(u64::from(block_bytes)).is_none() {
             return Err(unsupported(format!("{nsid} claims {} blocks", page.nsze)));
         }
-        Ok(Self { nsid, blocks: page.nsze, block_bytes })
+        let read_only = page.nsattr & IdentifyNamespace::NSATTR_WRITE_PROTECTED != 0;
+        Ok(Self { nsid, blocks: page.nsze, block_bytes, read_only })
     }
 
     /// Length in bytes.

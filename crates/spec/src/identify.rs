@@ -178,7 +178,10 @@ pub struct IdentifyNamespace {
     pub fpi: u8,
     /// DLFEAT: what deallocated blocks read as; 1 is zeros.
     pub dlfeat: u8,
-    reserved_34: [u8; 94],
+    reserved_34: [u8; 65],
+    /// NSATTR: attributes; bit 0 says that it is write protected now.
+    pub nsattr: u8,
+    reserved_100: [u8; 28],
     /// LBAF: the formats.
     pub lbaf: [LbaFormat; 64],
     reserved_384: [u8; 3712],
@@ -187,6 +190,9 @@ pub struct IdentifyNamespace {
 const _: () = assert!(size_of::<IdentifyNamespace>() == IDENTIFY_BYTES);
 
 impl IdentifyNamespace {
+    /// NSATTR bit: writes are refused.
+    pub const NSATTR_WRITE_PROTECTED: u8 = 1;
+
     /// Index of the format in use.
     pub const fn format_index(&self) -> usize {
         (self.flbas & 0xf) as usize | ((self.flbas >> 5 & 3) as usize) << 4
@@ -271,6 +277,7 @@ mod tests {
         assert_eq!(offset_of!(IdentifyController, subnqn), 768);
         assert_eq!(offset_of!(IdentifyNamespace, flbas), 26);
         assert_eq!(offset_of!(IdentifyNamespace, dlfeat), 33);
+        assert_eq!(offset_of!(IdentifyNamespace, nsattr), 99);
         assert_eq!(offset_of!(IdentifyNamespace, lbaf), 128);
     }
 

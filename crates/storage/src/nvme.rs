@@ -178,7 +178,7 @@ impl Storage for NvmeStorage {
             bytes: self.namespace.bytes(),
             block_bytes: self.namespace.block_bytes,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
-            read_only: false,
+            read_only: self.namespace.read_only,
         }
     }
 
