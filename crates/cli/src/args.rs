@@ -107,6 +107,18 @@ pub enum Access {
     Sequential,
 }
 
+/// What answers path `ring`; the other paths have their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Drive {
+    /// The software drive where a model of it is given, else the file.
+    Auto,
+    /// The file.
+    File,
+    /// The software NVMe drive over the file.
+    Software,
+}
+
 /// Whether files are read through the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -234,14 +246,17 @@ pub struct BenchArgs {
     /// End each repeat after this many I/Os, if that comes first.
     #[arg(long)]
     pub ios: Option<u64>,
+    /// What answers path ring; path nvme always has the software drive.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub drive: Drive,
     /// Model of the software drive: I/Os a second.
     #[arg(long, value_name = "IOPS")]
     pub drive_iops: Option<u64>,
     /// Model of the software drive: bytes a second.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub drive_bandwidth: Option<u64>,
-    /// Model of the software drive: latency, as 80us, uniform:50us:150us, lognormal:80us:0.5, or
-    /// percentiles:50=80us:99=1ms.
+    /// Model of the software drive: latency, as 80us, uniform:60us:100us, lognormal:MEDIAN:SIGMA,
+    /// or points:50:80us:99:200us:100:1ms (percentile, time, ...).
     #[arg(long, value_name = "LATENCY")]
     pub drive_latency: Option<String>,
     /// Faults to inject, as KIND[:key=value,...][;KIND...]: error, late, lost, duplicate, flip,

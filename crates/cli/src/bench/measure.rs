@@ -23,6 +23,8 @@ use crate::report::Row;
 const ROUND_S: f64 = 0.08;
 /// I/Os of a round that compares nothing, at most.
 const UNCHECKED_MAX: usize = 1 << 19;
+/// A row with faults has at least so many I/Os, however short.
+const FAULTY_IOS_MIN: u64 = 2048;
 /// Bytes compared at once.
 const COMPARE_BYTES: usize = 1 << 20;
 
@@ -112,7 +114,8 @@ impl<'a> Measurement<'a> {
         let mut repeat = Repeat::new();
         let path_before = runner.bill().cpu_path_s;
         let limit = self.settings.args.ios.unwrap_or(u64::MAX);
-        while repeat.seconds < self.settings.duration.as_secs_f64()
+        while (repeat.seconds < self.settings.duration.as_secs_f64()
+            || (self.settings.faults.is_some() && self.planned < FAULTY_IOS_MIN))
             && repeat.ios < limit
             && !interrupt::asked()
         {
@@ -139,6 +142,9 @@ impl<'a> Measurement<'a> {
         let wanted = if self.rate > 0.0 {
             let seconds = if recycled { ROUND_S * 4.0 } else { ROUND_S };
             usize::try_from(crate::units::whole(self.rate * seconds)).unwrap_or(most)
+        } else if self.settings.faults.is_some() {
+            // Faults that are counted fall on the first I/Os: they shall all be there.
+            most
         } else {
             runner.in_flight_max() * 4
         };

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use ctrl::TimingModel;
 use storage::faults::FaultScript;
 
-use crate::args::{BenchArgs, Memory, OpName, PathName, RouteName, Verify};
+use crate::args::{BenchArgs, Drive, Memory, OpName, PathName, RouteName, Verify};
 use crate::bench::data::{self, GRANULE_BYTES};
-use crate::bench::paths::{self, PathOptions};
+use crate::bench::paths::PathOptions;
 use crate::units;
 
 /// I/O sizes when nobody names any.
@@ -52,6 +53,10 @@ pub struct Settings {
     pub duration: Duration,
     /// An I/O without an answer ends after this.
     pub limit: Duration,
+    /// What the software drive stands for.
+    pub timing: TimingModel,
+    /// What answers path `ring`.
+    pub drive: Drive,
 }
 
 impl Settings {
@@ -88,6 +93,11 @@ impl Settings {
         Ok(Self {
             points,
             faults,
+            timing: timing(&args)?,
+            drive: match args.drive {
+                Drive::Auto if has_drive_model(&args) => Drive::Software,
+                drive => drive,
+            },
             data_bytes,
             directory: args.dir.clone().unwrap_or_else(std::env::temp_dir),
             duration,
@@ -107,6 +117,8 @@ impl Settings {
         PathOptions {
             path: point.path,
             op: args.op,
+            drive: self.drive,
+            timing: self.timing.clone(),
             cache: args.cache,
             memory: args.memory,
             route: args.route,
@@ -144,7 +156,7 @@ pub fn paths(args: &BenchArgs) -> Vec<PathName> {
         named.dedup();
         return named;
     }
-    paths::available()
+    PathName::ALL
         .into_iter()
         .filter(|path| match path {
             PathName::Ring => args.memory == Memory::Device,
@@ -157,6 +169,22 @@ pub fn paths(args: &BenchArgs) -> Vec<PathName> {
 /// Whether a model of the software drive was asked for.
 pub fn has_drive_model(args: &BenchArgs) -> bool {
     args.drive_iops.is_some() || args.drive_bandwidth.is_some() || args.drive_latency.is_some()
+}
+
+/// The model of the software drive, from its options.
+fn timing(args: &BenchArgs) -> Result<TimingModel> {
+    let mut parts = vec![format!("seed={}", args.seed)];
+    parts.extend(args.drive_iops.map(|iops| format!("iops={iops}")));
+    parts.extend(args.drive_bandwidth.map(|bytes| format!("bandwidth={bytes}")));
+    if let Some(latency) = &args.drive_latency {
+        let bare = latency.starts_with(|c: char| c.is_ascii_digit());
+        let kind = if bare { "constant:" } else { "" };
+        parts.push(format!("latency={kind}{latency}"));
+    }
+    let text = parts.join(",");
+    text.parse().with_context(|| {
+        "--drive-iops, --drive-bandwidth, --drive-latency: a model that cannot be".to_owned()
+    })
 }
 
 fn parse_faults(script: &str) -> Result<FaultScript> {
@@ -190,6 +218,10 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
         );
     }
     if has_drive_model(args) {
+        ensure!(
+            args.drive != Drive::File,
+            "--drive file is no software drive, which a --drive-... model needs"
+        );
         for path in [PathName::Posix, PathName::Uring] {
             ensure!(
                 !named(path),

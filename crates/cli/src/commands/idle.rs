@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use abi::bench::BenchIo;
 use abi::ring::OP_READ;
 use anyhow::{Result, ensure};
+use ctrl::TimingModel;
 use serde::Serialize;
 
-use crate::args::{Cache, IdleArgs, Memory, OpName, PathName, RouteName};
+use crate::args::{Cache, Drive, IdleArgs, Memory, OpName, PathName, RouteName};
 use crate::bench::data::Data;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
@@ -52,11 +53,11 @@ pub fn run(args: &IdleArgs) -> Result<ExitCode> {
     // Once through, so that queues are open and code is warm; then the ladder may step down.
     request(&mut runner, 0)?;
     thread::sleep(Duration::from_millis(200));
-    let before = runner.engine_cpu_seconds();
+    let before = runner.runner().engine_cpu_seconds();
     let start = Instant::now();
     sleep(args.duration);
     let idle_s = start.elapsed().as_secs_f64();
-    let cpu_s = runner.engine_cpu_seconds() - before;
+    let cpu_s = runner.runner().engine_cpu_seconds() - before;
     let mut samples = Vec::new();
     let mut errors = 0;
     for index in 0..args.samples {
@@ -96,6 +97,8 @@ fn options(args: &IdleArgs) -> PathOptions {
     PathOptions {
         path: PathName::Ring,
         op: OpName::Read,
+        drive: Drive::Auto,
+        timing: TimingModel::default(),
         cache: Cache::Auto,
         memory: Memory::Device,
         route: RouteName::Auto,

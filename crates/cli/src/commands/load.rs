@@ -6,11 +6,12 @@ use std::sync::Arc;
 use abi::bench::BenchIo;
 use abi::ring::OP_READ;
 use anyhow::{Context, Result, ensure};
+use ctrl::TimingModel;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use storage::faults::FaultScript;
 
-use crate::args::{Cache, LoadArgs, Memory, OpName, PathName};
+use crate::args::{Cache, Drive, LoadArgs, Memory, OpName, PathName};
 use crate::bench::data::Data;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
@@ -95,6 +96,8 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
     Ok(PathOptions {
         path: args.path,
         op: OpName::Read,
+        drive: Drive::Auto,
+        timing: TimingModel::default(),
         cache: Cache::Auto,
         memory: Memory::Device,
         route: args.route,
