@@ -119,6 +119,16 @@ pub enum Drive {
     Software,
 }
 
+/// Where faults strike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FaultsAt {
+    /// Inside the software drive.
+    Drive,
+    /// In front of the storage.
+    Storage,
+}
+
 /// Whether files are read through the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -263,6 +273,10 @@ pub struct BenchArgs {
     /// stuck, reset, torn. Examples: flip:n=64   lost:n=100   late:ms=10,rate=0.02.
     #[arg(long, value_name = "SCRIPT")]
     pub faults: Option<String>,
+    /// Where they strike: in front of the storage, the same for every path; or inside the software
+    /// drive, whose driver then aborts, resets and sends again what it can.
+    #[arg(long, value_enum, default_value = "storage", requires = "faults")]
+    pub faults_at: FaultsAt,
     /// Milliseconds after which an I/O without an answer ends as an error.
     #[arg(long, value_name = "MS", value_parser = count, default_value = "1000")]
     pub limit_ms: u32,

@@ -8,12 +8,12 @@ use ctrl::TimingModel;
 use gpu::{Gpu, SimulatedGpu, SimulatedOptions};
 use storage::faults::FaultScript;
 
-use crate::args::{Cache, Drive, LimitArgs, Memory, OpName, PathName, RouteName};
+use crate::args::{Cache, Drive, FaultsAt, LimitArgs, Memory, OpName, PathName, RouteName};
 use crate::bench::data::Data;
 use crate::bench::queue_runner::{QueueRunner, QueueRunnerOptions};
 use crate::bench::ring_runner::{RingRunner, RingRunnerOptions};
 use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
-use crate::bench::source::{Source, SourceKind, SourceOptions};
+use crate::bench::source::{BLOCK_BYTES, Source, SourceKind, SourceOptions};
 
 /// The driver of the software drive ends a silent command by itself, by a ladder of steps; a worker
 /// waits for so many times the limit before it asks too.
@@ -63,6 +63,8 @@ pub struct PathOptions {
     pub limits: LimitArgs,
     /// What shall go wrong.
     pub faults: Option<FaultScript>,
+    /// Where it goes wrong.
+    pub faults_at: FaultsAt,
 }
 
 impl PathOptions {
@@ -75,11 +77,20 @@ impl PathOptions {
         }
     }
 
+    /// Offsets and lengths that the source takes are multiples of this.
+    pub fn block_bytes(&self) -> u64 {
+        match self.source_kind() {
+            SourceKind::Software => u64::from(BLOCK_BYTES),
+            SourceKind::File | SourceKind::Posix | SourceKind::Uring => 1,
+        }
+    }
+
     fn open_source(&self, data: &Data) -> Result<Source> {
         let options = SourceOptions {
             writes: self.op != OpName::Read,
             cache: self.cache,
             faults: self.faults.clone(),
+            faults_at: self.faults_at,
             timing: self.timing.clone(),
             limit: self.limit,
         };
@@ -127,7 +138,7 @@ pub fn open_ring(
     let runner = RingRunner::open(RingRunnerOptions {
         storage: Arc::clone(&source.storage),
         gpu: Arc::clone(gpu),
-        kernel: kernels::BENCH_RING,
+        kernel: unimplemented!(),
         route: options.route,
         op: options.op,
         rings: options.queues,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ctrl::TimingModel;
 use storage::faults::FaultScript;
 
-use crate::args::{BenchArgs, Drive, Memory, OpName, PathName, RouteName, Verify};
+use crate::args::{BenchArgs, Drive, FaultsAt, Memory, OpName, PathName, RouteName, Verify};
 use crate::bench::data::{self, GRANULE_BYTES};
 use crate::bench::paths::PathOptions;
 use crate::units;
@@ -133,6 +133,7 @@ impl Settings {
             side_cores: args.side_cores,
             limits: args.limits.clone(),
             faults: self.faults.clone(),
+            faults_at: args.faults_at,
         }
     }
 
@@ -229,6 +230,16 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
                  path {} has none",
                 path.name()
             );
+        }
+    }
+    if args.faults_at == FaultsAt::Drive {
+        let software = |path: &PathName| match path {
+            PathName::Nvme => true,
+            PathName::Ring => args.drive == Drive::Software || has_drive_model(args),
+            PathName::Posix | PathName::Uring => false,
+        };
+        if let Some(path) = paths(args).iter().find(|path| !software(path)) {
+            bail!("--faults-at drive: path {} has no software drive here", path.name());
         }
     }
     if args.file.is_some() && args.op != OpName::Read && !args.overwrite {

@@ -11,7 +11,7 @@ use mem::AddressMap;
 use storage::faults::{FaultScript, Injector};
 use storage::{Direct, Faulty, FileOptions, FileStorage, NvmeOptions, NvmeStorage, Storage};
 
-use crate::args::Cache;
+use crate::args::{Cache, FaultsAt};
 use crate::bench::data::Data;
 use crate::bench::padded::Padded;
 use crate::bench::posix::PosixStorage;
@@ -22,7 +22,7 @@ const SQE_BYTES: u64 = 64;
 /// Bytes of an NVMe command. Source: NVMe Base Specification 2.0c, 3.3.3.1.
 const COMMAND_BYTES: u64 = 64;
 /// Bytes of a logical block of the software drive.
-const BLOCK_BYTES: u32 = 512;
+pub const BLOCK_BYTES: u32 = 512;
 
 /// Which source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +46,8 @@ pub struct SourceOptions {
     pub cache: Cache,
     /// What shall go wrong.
     pub faults: Option<FaultScript>,
+    /// Where it goes wrong.
+    pub faults_at: FaultsAt,
     /// What the software drive stands for.
     pub timing: TimingModel,
     /// A command without an answer ends after this.
@@ -75,40 +77,50 @@ impl Source {
         let file = if data.is_made() { "file made for the run" } else { "file given" };
         let (path, bytes, writes) = (data.path(), data.bytes(), options.writes);
         let direct = is_direct(options.cache, data);
-        let (storage, request_bytes): (Arc<dyn Storage>, _) = match kind {
-            SourceKind::Software => return Self::software(options, data, file),
-            SourceKind::File => (Arc::new(FileStorage::open(path, &file_options(options))?), 0),
+        let mut source = match kind {
+            SourceKind::File => {
+                let storage = FileStorage::open(path, &file_options(options))?;
+                Self::plain(Arc::new(storage), file, 0)
+            }
             SourceKind::Posix => {
                 let direct = options.cache == Cache::Direct;
-                (Arc::new(PosixStorage::open(path, bytes, writes, direct)?), 0)
+                let storage = PosixStorage::open(path, bytes, writes, direct)?;
+                Self::plain(Arc::new(storage), file, 0)
             }
+            SourceKind::Software => Self::software(options, data, file)?,
             SourceKind::Uring => {
-                (Arc::new(UringStorage::open(path, bytes, writes, direct)?), SQE_BYTES)
+                let storage = UringStorage::open(path, bytes, writes, direct)?;
+                Self::plain(Arc::new(storage), file, SQE_BYTES)
             }
         };
-        let Some(script) = &options.faults else {
-            let drive = file.to_owned();
-            return Ok(Self { storage, drive, request_bytes, injector: None, server: None });
-        };
+        if let (Some(script), FaultsAt::Storage) = (&options.faults, options.faults_at) {
+            source.misbehave(script);
+        }
+        Ok(source)
+    }
+
+    fn plain(storage: Arc<dyn Storage>, drive: &str, request_bytes: u64) -> Self {
+        Self { storage, drive: drive.to_owned(), request_bytes, injector: None, server: None }
+    }
+
+    /// Puts a fault script in front of the storage.
+    fn misbehave(&mut self, script: &FaultScript) {
         let start = Instant::now();
         let clock = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let faulty = Arc::new(Faulty::new(storage, script, Arc::new(clock)));
-        let injector = Some(Arc::clone(faulty.injector()));
-        let drive = format!("{file}, misbehaving by script");
-        Ok(Self { storage: faulty, drive, request_bytes, injector, server: None })
+        let faulty = Arc::new(Faulty::new(Arc::clone(&self.storage), script, Arc::new(clock)));
+        self.injector = Some(Arc::clone(faulty.injector()));
+        self.storage = faulty;
+        self.drive.push_str(", misbehaving by script");
     }
 
     fn software(options: &SourceOptions, data: &Data, file: &str) -> Result<Self> {
         let below = FileStorage::open(data.path(), &file_options(options))?;
         let below: Arc<dyn Storage> = Arc::new(Padded::new(Arc::new(below), BLOCK_BYTES));
-        let injector = options
-            .faults
-            .as_ref()
-            .map(|script| Arc::new(Injector::new(script, BLOCK_BYTES)));
+        let injector =
+            options.faults.as_ref().map(|script| Arc::new(Injector::new(script, BLOCK_BYTES)));
         let namespace =
             NamespaceOptions { storage: below, block_bytes: BLOCK_BYTES, faults: injector.clone() };
-        let settings =
-            Options { timing: options.timing.clone(), ..Options::new(vec![namespace]) };
+        let settings = Options { timing: options.timing.clone(), ..Options::new(vec![namespace]) };
         let map = Arc::new(AddressMap::new());
         let controller = Controller::new(settings, Arc::clone(&map))?;
         let bar = controller.bar();

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use ctrl::TimingModel;
 use serde::Serialize;
 
-use crate::args::{Cache, Drive, IdleArgs, Memory, OpName, PathName, RouteName};
+use crate::args::{Cache, Drive, FaultsAt, IdleArgs, Memory, OpName, PathName, RouteName};
 use crate::bench::data::Data;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
@@ -113,6 +113,7 @@ fn options(args: &IdleArgs) -> PathOptions {
         side_cores: args.side_cores,
         limits: args.limits.clone(),
         faults: None,
+        faults_at: FaultsAt::Storage,
     }
 }
 

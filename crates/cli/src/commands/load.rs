@@ -11,7 +11,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use storage::faults::FaultScript;
 
-use crate::args::{Cache, Drive, LoadArgs, Memory, OpName, PathName};
+use crate::args::{Cache, Drive, FaultsAt, LoadArgs, Memory, OpName, PathName};
 use crate::bench::data::Data;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
@@ -66,7 +66,7 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode> {
     let options = options(args, faults, &data)?;
     let mut runner = paths::open(&options, &data, &gpu)
         .with_context(|| format!("loading {} by path {}", args.file.display(), args.path.name()))?;
-    let loaded = load(args, &data, runner.as_mut())?;
+    let loaded = load(args, &data, options.block_bytes(), runner.as_mut())?;
     if interrupt::asked() {
         eprintln!("interrupted: {} was not loaded whole", args.file.display());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
@@ -98,7 +98,8 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
         op: OpName::Read,
         drive: Drive::Auto,
         timing: TimingModel::default(),
-        cache: Cache::Auto,
+        // A last piece of odd length cannot go past the page cache.
+        cache: if data.bytes().is_multiple_of(4096) { Cache::Auto } else { Cache::Cached },
         memory: Memory::Device,
         route: args.route,
         queues,
@@ -112,11 +113,12 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
         side_cores: args.side_cores,
         limits: args.limits.clone(),
         faults,
+        faults_at: FaultsAt::Storage,
     })
 }
 
 /// Loads part after part: whole I/Os first, then a shorter last one.
-fn load(args: &LoadArgs, data: &Data, runner: &mut dyn Runner) -> Result<Loaded> {
+fn load(args: &LoadArgs, data: &Data, block_bytes: u64, runner: &mut dyn Runner) -> Result<Loaded> {
     let bytes = data.bytes();
     let whole = bytes / args.io_size * args.io_size;
     let part = (PART_BYTES / args.io_size).max(1) * args.io_size;
@@ -124,8 +126,11 @@ fn load(args: &LoadArgs, data: &Data, runner: &mut dyn Runner) -> Result<Loaded>
     let (mut ios, mut errors, mut seconds) = (0, 0, 0.0);
     let mut at = 0;
     while at < bytes && !interrupt::asked() {
-        let (end, io_bytes) =
-            if at < whole { ((at + part).min(whole), args.io_size) } else { (bytes, bytes - at) };
+        let (end, io_bytes) = if at < whole {
+            ((at + part).min(whole), args.io_size)
+        } else {
+            (bytes, (bytes - at).next_multiple_of(block_bytes))
+        };
         let round = Arc::new(sequential(at, end, io_bytes)?);
         let outcome = runner.run(&round)?;
         data.check_unchanged()?;
