@@ -138,7 +138,7 @@ pub fn open_ring(
     let runner = RingRunner::open(RingRunnerOptions {
         storage: Arc::clone(&source.storage),
         gpu: Arc::clone(gpu),
-        kernel: unimplemented!(),
+        kernel: kernels::BENCH_RING,
         route: options.route,
         op: options.op,
         rings: options.queues,
