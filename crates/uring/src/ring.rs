@@ -505,6 +505,14 @@ impl Drop for Ring {
     fn drop(&mut self) {
         let mut ended = Vec::new();
         if self.in_flight() == 0 || self.drain(DROP_LIMIT, &mut ended) {
+            // The kernel takes a ring down in its own time; files and memory are let go now, so that
+            // a file system can be unmounted right after. Refusals change nothing.
+            if self.files_registered {
+                let _ = self.ring.submitter().unregister_files();
+            }
+            if !self.buffers.is_empty() {
+                let _ = self.ring.submitter().unregister_buffers();
+            }
             // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.ring) };
             return;

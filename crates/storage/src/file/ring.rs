@@ -4,8 +4,8 @@
 //!
 //! * `poll` submits what is buffered where the kernel has nothing to do otherwise, where half of the
 //!   queue's depth has gathered, or after [`PATIENCE_POLLS`] polls;
-//! * `wait_for_completion` submits and waits in the same call. On a busy queue it waits for a
-//!   quarter of the depth, for up to [`GATHER`] once there is one completion: the rest of the depth
+//! * `wait_for_completion` submits and waits in the same call. On a busy queue it waits for an
+//!   eighth of the depth, for up to [`GATHER`] once there is one completion: the rest of the depth
 //!   keeps the drive busy meanwhile.
 //!
 //! Short transfers go on where they ended, a direct transfer that is refused for what it is goes on
@@ -288,7 +288,7 @@ impl StorageQueue for RingQueue {
         if !self.ready.is_empty() || busy == 0 || self.ring.has_completions() {
             return;
         }
-        let want = if busy * 2 >= self.depth() { (self.depth() / 4).clamp(1, busy) } else { 1 };
+        let want = if busy * 2 >= self.depth() { (self.depth() / 8).clamp(1, busy) } else { 1 };
         self.idle_polls = 0;
         self.urgent = false;
         if self.ring.wait(want, GATHER, limit).is_err() {
@@ -345,4 +345,44 @@ impl StorageQueue for RingQueue {
             ..self.counters
         }
     }
+}
+
+/// Plays a file system that knows no way of zeroing, against `retry` and `advance`.
+#[cfg(test)]
+pub(super) fn check_zeroing_ends_in_writes(memory: &mem::Region, zeros_bytes: usize) {
+    let refusal = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+    let asked = u32::try_from(zeros_bytes).unwrap() + 5;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let target = Target::open(file.path(), &super::FileOptions::default()).unwrap();
+    let mut active = Active {
+        token: 0,
+        op: Op::WriteZeroes,
+        asked,
+        done: 0,
+        route: Route::Buffered,
+        retries: 0,
+        zeroing: 0,
+        cancelled: false,
+        answered: false,
+    };
+    let mut transfer = Transfer {
+        file: file_of(Route::Buffered),
+        kind: zeroing(0).unwrap(),
+        offset: 100,
+        bytes: asked,
+        memory: memory.clone(),
+        memory_offset: 0,
+    };
+    while transfer.kind != Kind::Write {
+        let Next::Again(next) = retry(&mut active, refusal, transfer) else { panic!("gave up") };
+        transfer = next;
+    }
+    assert_eq!((transfer.offset, transfer.bytes as usize), (100, zeros_bytes));
+    let Next::Again(rest) = advance(&mut active, transfer.bytes, transfer, &target) else {
+        panic!("five bytes are left")
+    };
+    assert_eq!((rest.offset, rest.bytes), (100 + zeros_bytes as u64, 5));
+    assert!(rest.memory.check(rest.memory_offset, 5).is_ok());
+    assert!(matches!(advance(&mut active, 5, rest, &target), Next::Done(0)));
+    assert_eq!(active.done, asked);
 }
