@@ -3,7 +3,7 @@
 mod bed;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abi::status;
 use bed::{Bed, Probe, shape, sum};
@@ -17,7 +17,7 @@ fn config(depth: u32) -> RingConfig {
 
 #[test]
 fn shallow_rings_serve_whole_warps_from_below_every_wrap() {
-    for depth in [2u32, 4, 8, 64] {
+    for depth in [2u32, 4, 8] {
         let log2 = depth.trailing_zeros();
         let starts = [
             (0, 0),
@@ -29,10 +29,10 @@ fn shallow_rings_serve_whole_warps_from_below_every_wrap() {
         for (start_ticket, start_turn) in starts {
             let bed = Bed::new(RingConfig { start_ticket, start_turn, ..config(depth) });
             let seen =
-                sum(&bed.run(&kernels::PROBE_READ, &Probe { rounds: 6, ..Probe::default() }));
+                sum(&bed.run(&kernels::PROBE_READ, &Probe { rounds: 4, ..Probe::default() }));
             let at = format!("depth {depth}, ticket {start_ticket:#x}, turn {start_turn:#x}");
             assert_eq!((seen.failed, seen.wrong_bytes, seen.status), (0, 0, 0), "{at}: {seen:?}");
-            assert!(seen.succeeded > 400, "{at}: {seen:?}");
+            assert!(seen.succeeded > 300, "{at}: {seen:?}");
             assert_eq!(bed.ring.counters().completions, u64::from(seen.succeeded), "{at}");
         }
     }
@@ -120,7 +120,12 @@ fn lanes_that_leave_with_requests_in_flight_harm_nobody() {
     let probe = Probe { shape: shape(4, 32), ..Probe::default() };
     let left = sum(&bed.run(&kernels::PROBE_ABANDON, &probe));
     assert_eq!(left.pending, 128, "{left:?}");
-    bed.ring.wait_quiet(Duration::from_secs(30)).unwrap();
+    // Some may not even have been fetched yet, so that a quiet ring says nothing.
+    let start = Instant::now();
+    while bed.ring.counters().completions < 128 {
+        assert!(start.elapsed() < bed::LIMIT, "{:?}", bed.ring.counters());
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let seen = sum(&bed.run(&kernels::PROBE_READ, &probe));
     assert_eq!((seen.failed, seen.busy, seen.wrong_bytes), (0, 0, 0), "{seen:?}");
 }
