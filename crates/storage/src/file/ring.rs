@@ -347,42 +347,5 @@ impl StorageQueue for RingQueue {
     }
 }
 
-/// Plays a file system that knows no way of zeroing, against `retry` and `advance`.
 #[cfg(test)]
-pub(super) fn check_zeroing_ends_in_writes(memory: &mem::Region, zeros_bytes: usize) {
-    let refusal = rustix::io::Errno::OPNOTSUPP.raw_os_error();
-    let asked = u32::try_from(zeros_bytes).unwrap() + 5;
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let target = Target::open(file.path(), &super::FileOptions::default()).unwrap();
-    let mut active = Active {
-        token: 0,
-        op: Op::WriteZeroes,
-        asked,
-        done: 0,
-        route: Route::Buffered,
-        retries: 0,
-        zeroing: 0,
-        cancelled: false,
-        answered: false,
-    };
-    let mut transfer = Transfer {
-        file: file_of(Route::Buffered),
-        kind: zeroing(0).unwrap(),
-        offset: 100,
-        bytes: asked,
-        memory: memory.clone(),
-        memory_offset: 0,
-    };
-    while transfer.kind != Kind::Write {
-        let Next::Again(next) = retry(&mut active, refusal, transfer) else { panic!("gave up") };
-        transfer = next;
-    }
-    assert_eq!((transfer.offset, transfer.bytes as usize), (100, zeros_bytes));
-    let Next::Again(rest) = advance(&mut active, transfer.bytes, transfer, &target) else {
-        panic!("five bytes are left")
-    };
-    assert_eq!((rest.offset, rest.bytes), (100 + zeros_bytes as u64, 5));
-    assert!(rest.memory.check(rest.memory_offset, 5).is_ok());
-    assert!(matches!(advance(&mut active, 5, rest, &target), Next::Done(0)));
-    assert_eq!(active.done, asked);
-}
+mod tests;

@@ -5,7 +5,6 @@ use std::io::Write;
 use mem::{MemoryKind, Region};
 use rustix::fs::Advice;
 
-use super::blocking::ZEROS_BYTES;
 use super::residency::Map;
 use super::target::Route;
 use super::*;
@@ -83,12 +82,6 @@ fn residency_is_asked_once_a_chunk_and_again_now_and_then() {
     let seen = (0..10_000).position(|_| !map.is_cached(&target, 0, &mut syscalls));
     assert!(seen.is_some_and(|i| i > 1000), "{seen:?}");
     assert!(map.is_cached(&target, 1 << 40, &mut syscalls), "behind the end");
-}
-
-#[test]
-fn zeros_are_written_where_nothing_else_makes_them() {
-    let memory = Region::map_anonymous(1, MemoryKind::Host).unwrap();
-    ring::check_zeroing_ends_in_writes(&memory, ZEROS_BYTES);
 }
 
 #[test]
