@@ -16,7 +16,7 @@ use storage::{
 };
 
 const IO: usize = 4096;
-const BLOCKS: u64 = 256;
+const BLOCKS: usize = 256;
 const DEPTH: u32 = 16;
 const SCRIPT: &str = "error:rate=0.02,seed=SEED;late:rate=0.03,ms=2,seed=SEED;lost:rate=0.01,seed=SEED;\
      duplicate:rate=0.02,seed=SEED;flip:rate=0.02,seed=SEED;torn:rate=0.02,seed=SEED;\
@@ -67,7 +67,7 @@ impl Run {
 
     fn submit(&mut self, random: &mut Random) {
         let Some(slot) = self.slots.pop() else { return };
-        let (token, block) = (self.next_token, random.below(BLOCKS));
+        let (token, block) = (self.next_token, random.below(BLOCKS as u64));
         self.next_token += 1;
         let offset = block * IO as u64;
         let op = if random.below(4) == 0 { Op::Write } else { Op::Read };
@@ -193,8 +193,8 @@ fn check(inner: &Arc<dyn Storage>, seed: u64) {
 #[test]
 fn memory_survives_random_users() {
     for seed in 0..200 {
-        let memory = MemoryStorage::new(BLOCKS as usize * IO).unwrap().with_block_bytes(512);
-        pattern::fill_region(memory.region(), 0, BLOCKS as usize * IO, 0, 1);
+        let memory = MemoryStorage::new(BLOCKS * IO).unwrap().with_block_bytes(512);
+        pattern::fill_region(memory.region(), 0, BLOCKS * IO, 0, 1);
         let inner: Arc<dyn Storage> = Arc::new(memory);
         check(&inner, seed);
     }
@@ -203,8 +203,8 @@ fn memory_survives_random_users() {
 #[test]
 fn the_same_seed_gives_the_same_ends() {
     let tally = |seed| {
-        let memory = MemoryStorage::new(BLOCKS as usize * IO).unwrap().with_block_bytes(512);
-        pattern::fill_region(memory.region(), 0, BLOCKS as usize * IO, 0, 1);
+        let memory = MemoryStorage::new(BLOCKS * IO).unwrap().with_block_bytes(512);
+        pattern::fill_region(memory.region(), 0, BLOCKS * IO, 0, 1);
         format!("{:?}", run(Arc::new(memory), seed).0)
     };
     assert_eq!(tally(3), tally(3));
@@ -218,7 +218,7 @@ fn files_survive_random_users() {
     for engine in [Engine::Auto, Engine::ThreadPool] {
         for direct in [Direct::Never, Direct::Always] {
             for seed in 0..5 {
-                let mut data = vec![0; BLOCKS as usize * IO];
+                let mut data = vec![0; BLOCKS * IO];
                 pattern::fill(&mut data, 0, 1);
                 std::fs::write(&path, data).unwrap();
                 let options =

@@ -10,8 +10,10 @@ use super::target::Route;
 use super::*;
 use crate::queue::{Op, Request};
 
-fn on_disk(bytes: usize) -> tempfile::NamedTempFile {
-    let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+/// A file beside the test's own binary, since the usual place may be a tmpfs.
+pub(super) fn on_disk(bytes: usize) -> tempfile::NamedTempFile {
+    let binary = std::env::current_exe().unwrap();
+    let mut file = tempfile::NamedTempFile::new_in(binary.parent().unwrap()).unwrap();
     file.write_all(&vec![7; bytes]).unwrap();
     file.as_file().sync_all().unwrap();
     file

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::*;
 
 fn target() -> Target {
-    let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let file = super::super::tests::on_disk(0);
     Target::open(file.path(), &super::super::FileOptions::default()).unwrap()
 }
 
