@@ -7,19 +7,22 @@
 //!
 //! | mode | lanes | CPU side | memory | time |
 //! | --- | --- | --- | --- | --- |
-//! | [`bench`] | run until they wait | real threads | the host's own | the real clock |
-//! | `seeded` (feature) | one access at a time, chosen by seed | closures, stepped | `mem::model` | simulated |
+//! | [`mod@bench`] | run until they wait | threads | the host's own | the real clock |
+//! | `seeded` (feature) | go access by access | closures | `mem::model` | simulated |
 //!
 //! What goes wrong is an error that names block, warp, lanes and the place each waits at: a
 //! collective whose mask lacks its caller or names a lane that has returned, a deadlock (all lanes of
 //! a block wait in collectives), an abort or timeout.
 //!
 //! What it does not do: it has no caches, no registers and no idea of what a GPU's instruction costs;
-//! its rates are its own. It cannot stop a lane that neither waits nor returns. Plain C++ accesses
+//! its rates are its own. It cannot stop a lane that neither waits nor returns. A lane has 64 KiB of
+//! stack with a guard page below; device code has no destructors to run, since a lane that is given
+//! up is forgotten where it stands. Plain C++ accesses
 //! (not through the arch layer) to memory that others use are invisible to the seeded mode.
 //!
 //! Packages that bring kernels compile them by `build/kernels.rs`, which says how; the headers'
 //! directory reaches build scripts as `DEP_SIDECORE_SIMT_INCLUDE`.
+// UNSAFETY: only the type of device code's entry points, which `fiber` calls.
 
 use std::ffi::c_void;
 
