@@ -239,3 +239,28 @@ fn a_shut_down_drive_refuses_and_ends_what_it_has() {
     let options = QueueOptions { depth: 4, registered: Vec::new() };
     assert!(drive.storage.open_queue(&options).is_err());
 }
+
+#[test]
+fn threads_with_queues_of_their_own_survive_everything_together() {
+    let faults = "reset:n=3,every=150;lost:n=6,every=301;stuck:n=2,every=702;\
+                  duplicate:n=10,every=100;late:n=10,every=99,ms=5000";
+    let drive = drive(patterned(), 512, faults, "");
+    let failed: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut reader = Reader::new(&drive.storage, 8, 4096, true);
+                    let all = reader.read(1000);
+                    all.len() - ended_well(&all)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no reader panics")).sum()
+    });
+    assert!(drive.injector.injected_total() >= 29, "{}", drive.injector.injected_total());
+    // Lost and late ones from before the last reset go again and succeed; a stuck queue, and two
+    // resets close together, fail what they hold.
+    assert!((5..=6 + 10 + 2 * 8 + 3 * 8).contains(&failed), "{failed} failed");
+    let mut reader = Reader::new(&drive.storage, 8, 4096, true);
+    assert_eq!(ended_well(&reader.read(200)), 200);
+}
