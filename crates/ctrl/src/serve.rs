@@ -72,7 +72,11 @@ impl Controller {
         match submission.ring(value) {
             Ring::Same if submission.is_empty() => return false,
             Ring::Same => {}
-            Ring::Moved => self.counters.doorbells += 1,
+            Ring::Moved => {
+                self.counters.doorbells += 1;
+                // What the host registered before it rang is part of the map from here on.
+                self.dma.refresh();
+            }
             Ring::Invalid => self.report(AsyncEvent::INVALID_DOORBELL_VALUE),
         }
         let Some(submission) = &self.submission[usize::from(queue)] else { return false };
