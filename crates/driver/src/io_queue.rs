@@ -10,6 +10,7 @@ use spec::io::{BlockRange, Opcode};
 use spec::{BlockCount, Command, CommandId, Lba, Nsid, QueueId, Status, registers};
 
 use crate::describe::Namespace;
+use crate::device::Device;
 use crate::error::DriverError;
 use crate::lifecycle::{Orphan, Shared};
 use crate::memory::{LIST_ENTRIES, PAGE_BYTES, QueueMemory};
@@ -28,13 +29,42 @@ pub enum Op {
     WriteZeroes,
 }
 
-/// Memory of a request: its bytes begin at `offset` in `region`.
+/// Memory of a request that the device can reach, held until the request has ended.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    /// Memory that the device can reach (`Device::map`), held until the request has ended.
-    pub region: Region,
-    /// First byte; its address must be a multiple of 4.
-    pub offset: usize,
+    /// Keeps the memory alive.
+    region: Region,
+    /// As the device sees it: a multiple of 4.
+    address: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Part of a region that was mapped (`Device::map`), where the device can reach it and its
+    /// address is a multiple of 4. The mapping must outlive the request.
+    pub fn reach(
+        device: &dyn Device,
+        region: &Region,
+        offset: usize,
+        bytes: usize,
+    ) -> Option<Self> {
+        let address = device.bus_address(region, offset, bytes)?;
+        let region = address.is_multiple_of(4).then(|| region.clone())?;
+        Some(Self { region, address, bytes })
+    }
+
+    /// Part of this buffer; `None` where it is outside or begins at no multiple of 4.
+    pub fn slice(&self, offset: usize, bytes: usize) -> Option<Self> {
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        let address = self.address.wrapping_add(offset as u64);
+        let good = inside && address.is_multiple_of(4);
+        good.then(|| Self { region: self.region.clone(), address, bytes })
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 /// One request.
@@ -69,7 +99,7 @@ pub struct Ended {
 #[derive(Debug)]
 pub enum Rejected {
     /// It can never succeed.
-    Invalid(Request, DriverError),
+    Invalid(Request, Box<DriverError>),
     /// No room now: poll, then try again.
     QueueFull(Request),
 }
@@ -229,13 +259,13 @@ impl IoQueue {
     /// [`Rejected`]: the request itself, and why.
     pub fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
         if let Some(error) = self.failure() {
-            return Err(Rejected::Invalid(request, error));
+            return Err(Rejected::Invalid(request, Box::new(error)));
         }
         if !self.is_open() || !self.backlog.is_empty() {
             return Err(Rejected::QueueFull(request));
         }
         if let Err(text) = self.check(&request) {
-            return Err(Rejected::Invalid(request, DriverError::Misuse(text)));
+            return Err(Rejected::Invalid(request, Box::new(DriverError::Misuse(text))));
         }
         self.send(InFlight { request, resubmitted: false })
             .map_err(|in_flight| Rejected::QueueFull(in_flight.request))
@@ -257,13 +287,10 @@ impl IoQueue {
         }
         let Some(buffer) = &request.buffer else { return Err("no memory was given".to_owned()) };
         let bytes = self.bytes(request.blocks);
-        match self.shared.device.bus_address(&buffer.region, buffer.offset, bytes) {
-            None => Err(format!("the device cannot reach {bytes} bytes at {buffer:?}")),
-            Some(address) if address % 4 != 0 => {
-                Err(format!("{address:#x} is not a multiple of 4"))
-            }
-            Some(_) => Ok(()),
+        if buffer.bytes < bytes {
+            return Err(format!("{bytes} bytes do not fit in {buffer:?}"));
         }
+        Ok(())
     }
 
     fn bytes(&self, blocks: BlockCount) -> usize {
@@ -289,11 +316,10 @@ impl IoQueue {
         let Some(reservation) = self.pair.reserve() else { return Err(in_flight) };
         let slot = reservation.slot();
         if let (Op::Read | Op::Write, Some(buffer)) = (request.op, &request.buffer) {
-            let address = self.shared.device.bus_address(&buffer.region, buffer.offset, bytes);
             let room = ListRoom { address: memory.list_address(slot), entries: &mut *self.list };
             let page = PAGE_BYTES as u64;
-            let built = address.map(|a| prp::build_contiguous(a, bytes as u64, page, room));
-            let Some(Ok(pointer)) = built else { return Err(in_flight) };
+            let pointer = prp::build_contiguous(buffer.address, bytes as u64, page, room)
+                .expect("the buffer is aligned, and a list page holds the largest transfer");
             memory.store_list(slot, &self.list[..pointer.list_entries]);
             command = command.with_prps(pointer.prp1, pointer.prp2);
         }

@@ -233,6 +233,9 @@ struct InFlight {
     pieces_left: u32,
     status: Status,
     cancelled: bool,
+    /// Where the drive moves the payload.
+    buffer: Option<Buffer>,
+    /// Memory of the queue, where the request's own cannot be reached.
     bounce: Option<Mapping>,
 }
 
@@ -294,21 +297,22 @@ impl NvmeQueue {
         self.device.map(&region).ok()
     }
 
-    /// Finds memory for the payload: `None` where there is none to be had.
-    fn prepare_memory(&mut self, request: &Request, bytes: u32) -> Option<Option<Mapping>> {
-        if !matches!(request.op, Op::Read | Op::Write) || bytes == 0 {
-            return Some(None);
-        }
-        let bytes = bytes as usize;
-        let address = self.device.bus_address(&request.memory, request.memory_offset, bytes);
-        if address.is_some_and(|address| address.is_multiple_of(4)) {
-            return Some(None);
+    /// Finds memory for the payload, the request's own or the queue's.
+    fn prepare_memory(
+        &mut self,
+        request: &Request,
+        bytes: u32,
+    ) -> Option<(Buffer, Option<Mapping>)> {
+        let (bytes, offset) = (bytes as usize, request.memory_offset);
+        if let Some(buffer) = Buffer::reach(self.device.as_ref(), &request.memory, offset, bytes) {
+            return Some((buffer, None));
         }
         let bounce = self.bounce(bytes)?;
         if request.op == Op::Write {
-            bounce.region().copy_from(0, &request.memory, request.memory_offset, bytes);
+            bounce.region().copy_from(0, &request.memory, offset, bytes);
         }
-        Some(Some(bounce))
+        let buffer = Buffer::reach(self.device.as_ref(), bounce.region(), 0, bytes)?;
+        Some((buffer, Some(bounce)))
     }
 
     fn driver_request(&self, piece: Piece, now_ns: u64) -> Option<driver::Request> {
@@ -319,18 +323,16 @@ impl NvmeQueue {
         let bytes = u64::from(in_flight.bytes).saturating_sub(begin).min(u64::from(most));
         let block = u64::from(self.geometry.block_bytes);
         let within = usize::try_from(begin).ok()?;
-        let (op, buffer) = match (request.op, &in_flight.bounce) {
-            (Op::Flush, _) => (driver::Op::Flush, None),
-            (Op::WriteZeroes, _) => (driver::Op::WriteZeroes, None),
-            (op, bounce) => {
-                let (region, offset) = match bounce {
-                    Some(mapping) => (mapping.region().clone(), within),
-                    None => (request.memory.clone(), request.memory_offset + within),
-                };
-                let read = op == Op::Read;
-                let op = if read { driver::Op::Read } else { driver::Op::Write };
-                (op, Some(Buffer { region, offset }))
-            }
+        let op = match request.op {
+            Op::Flush => driver::Op::Flush,
+            Op::Read => driver::Op::Read,
+            Op::Write => driver::Op::Write,
+            Op::WriteZeroes => driver::Op::WriteZeroes,
+        };
+        let buffer = match &in_flight.buffer {
+            Some(buffer) if in_flight.pieces == 1 => Some(buffer.clone()),
+            Some(buffer) => buffer.slice(within, usize::try_from(bytes).ok()?),
+            None => None,
         };
         Some(driver::Request {
             token: piece.token(),
@@ -471,9 +473,6 @@ impl StorageQueue for NvmeQueue {
         if request.op == Op::WriteZeroes && !self.write_zeroes {
             return Err(Rejected::Invalid(request, Status::INVALID_OPCODE));
         }
-        let Some(bounce) = self.prepare_memory(&request, bytes) else {
-            return Err(Rejected::Invalid(request, status::INTERNAL_ERROR));
-        };
         let pieces = match request.op {
             Op::Flush => 1,
             op => bytes.div_ceil(self.piece_bytes_max(op)),
@@ -483,10 +482,25 @@ impl StorageQueue for NvmeQueue {
             self.ready.push(Completion { token, status, bytes: 0, errno: 0 });
             return Ok(());
         }
+        let (mut buffer, mut bounce) = (None, None);
+        if matches!(request.op, Op::Read | Op::Write) {
+            let Some(prepared) = self.prepare_memory(&request, bytes) else {
+                return Err(Rejected::Invalid(request, status::INTERNAL_ERROR));
+            };
+            (buffer, bounce) = (Some(prepared.0), prepared.1);
+        }
         self.free.pop();
         let (pieces_left, status, cancelled) = (pieces, Status::SUCCESS, false);
-        self.requests[index] =
-            Some(InFlight { request, bytes, pieces, pieces_left, status, cancelled, bounce });
+        self.requests[index] = Some(InFlight {
+            request,
+            bytes,
+            pieces,
+            pieces_left,
+            status,
+            cancelled,
+            buffer,
+            bounce,
+        });
         self.unsent.extend((0..pieces).map(|number| Piece { index, number }));
         Ok(())
     }

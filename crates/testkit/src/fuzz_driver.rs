@@ -168,15 +168,16 @@ impl World {
         let count = self.queues.len().max(1);
         let Some(open) = self.queues.get_mut(usize::from(a) % count) else { return };
         let op = [Op::Read, Op::Write, Op::Flush, Op::WriteZeroes][usize::from(a >> 6)];
-        let region = self.payload.region().clone();
-        let buffer = Buffer { region, offset: usize::from(c) * 256 + usize::from(d & 7) };
+        let (at, bytes) = (usize::from(c) * 256 + usize::from(d & 7), usize::from(d) * 64);
+        let region = self.payload.region();
+        let buffer = Buffer::reach(self.device.as_ref(), region, at, bytes);
         let token = self.next_token;
         let request = Request {
             token,
             op,
             lba: Lba(u64::from(b)),
             blocks: BlockCount(u32::from(d >> 3)),
-            buffer: Some(buffer).filter(|_| d & 7 != 7),
+            buffer,
             deadline_ns: self.now_ns.saturating_add(u64::from(c) * MS),
         };
         match open.queue.try_submit(request) {

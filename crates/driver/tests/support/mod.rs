@@ -144,15 +144,20 @@ impl Rig {
         within: usize,
     ) -> Request {
         let slot = usize::try_from(token).unwrap() % SLOTS;
-        let region = self.payload.region().clone();
+        let room = SLOT.min(self.payload.region().len_bytes() - slot * SLOT - within);
         Request {
             token,
             op,
             lba: Lba((offset / BLOCK) as u64),
             blocks: BlockCount(u32::try_from(bytes / BLOCK).unwrap()),
-            buffer: Some(Buffer { region, offset: slot * SLOT + within }),
+            buffer: self.buffer(slot * SLOT + within, room),
             deadline_ns: u64::MAX,
         }
+    }
+
+    /// Payload memory; `None` where the device cannot use it.
+    pub fn buffer(&self, offset: usize, bytes: usize) -> Option<Buffer> {
+        Buffer::reach(self.device.as_ref(), self.payload.region(), offset, bytes)
     }
 
     /// Poisons the slot of a token.
@@ -194,7 +199,7 @@ impl Rig {
                 let mut request = self.request(next, Op::Read, place(next), 4096, 0);
                 let at = small_slot(next);
                 self.payload.region().fill(at, 4096, 0xee);
-                request.buffer = Some(Buffer { region: self.payload.region().clone(), offset: at });
+                request.buffer = self.buffer(at, 4096);
                 request.deadline_ns = self.now_ns + limit_ns;
                 match queue.try_submit(request) {
                     Ok(()) => started.push(self.now_ns),
