@@ -60,6 +60,14 @@ impl Bar {
         self.memory.u32_at(CSTS).store(status.into_bits(), Ordering::Release);
     }
 
+    /// Makes the register read as it should, where something else was written over it.
+    #[inline]
+    pub(crate) fn keep_status(&self, status: ControllerStatus) {
+        if self.memory.u32_at(CSTS).load(Ordering::Relaxed) != status.into_bits() {
+            self.set_status(status);
+        }
+    }
+
     pub(crate) fn admin_queues(&self) -> (AdminQueueAttributes, u64, u64) {
         let sizes = self.memory.u32_at(AQA).load(Ordering::Relaxed);
         let submission = self.memory.u64_at(ASQ).load(Ordering::Relaxed);

@@ -230,6 +230,9 @@ impl Controller {
         }
         if progress == Progress::Worked {
             self.shared.publish(&self.counters);
+        } else {
+            // CSTS is read only: what a host wrote there does not stay.
+            self.bar.keep_status(self.status);
         }
         progress
     }

@@ -4,6 +4,7 @@
 pub use storage::pattern;
 
 pub mod conformance;
+mod fuzz_controller;
 
 mod fuzz_driver;
 #[cfg(feature = "engine")]
@@ -11,6 +12,7 @@ mod fuzz_ring;
 #[cfg(feature = "engine")]
 pub mod submitter;
 
+pub use fuzz_controller::fuzz_controller;
 pub use fuzz_driver::fuzz_driver;
 #[cfg(feature = "engine")]
 pub use fuzz_ring::fuzz_ring;

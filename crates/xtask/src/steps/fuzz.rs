@@ -19,7 +19,7 @@ const EXECUTIONS: u64 = 1_000_000;
 const SECONDS: u64 = 240;
 /// Longest input of each target in bytes, where 64 is not right.
 const INPUT_BYTES: &[(&str, u32)] =
-    &[("driver", 400), ("entry", 32), ("fault_script", 128), ("ring", 136)];
+    &[("controller", 192), ("driver", 400), ("entry", 32), ("fault_script", 128), ("ring", 136)];
 
 /// Builds all targets and runs each.
 pub fn step() -> Result<Outcome> {
