@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mem::{AddressMap, MemoryKind, Region};
+use mem::{AddressMap, Region};
 use spec::registers::{Configuration, ControllerStatus};
 use storage::{Completion, QueueOptions, Request, StorageError, StorageQueue};
 
@@ -148,8 +148,11 @@ impl Controller {
     pub fn new(options: Options, map: Arc<AddressMap>) -> Result<Self, ControllerError> {
         options.check()?;
         let queues = usize::from(options.queue_pairs_max) + 1;
+        let bar = Bar::new(&options)?;
         Ok(Self {
-            bar: Bar::new(&options)?,
+            // Any region does: nothing is read or written there.
+            no_memory: bar.memory().clone(),
+            bar,
             dma: Dma::new(map),
             namespaces: options.namespaces.iter().cloned().map(Namespace::new).collect(),
             phase: Phase::Disabled,
@@ -171,7 +174,6 @@ impl Controller {
             scratch_pieces: Vec::new(),
             scratch_completions: Vec::new(),
             bounce_free: Vec::new(),
-            no_memory: Region::map_anonymous(4096, MemoryKind::Host)?,
             next_doorbell: 0,
             backlogged: false,
             requests_wait: false,
