@@ -16,13 +16,8 @@ use storage::MemoryStorage;
 use storage::faults::{FaultScript, Injector};
 
 const GUARD: usize = 4096;
-<<<<<<< Updated upstream
 const HOST_BYTES: usize = 48 << 10;
 const DISK_BYTES: usize = 20 << 10;
-=======
-const HOST_BYTES: usize = 64 << 10;
-const DISK_BYTES: usize = 32 << 10;
->>>>>>> Stashed changes
 const ODD_BYTES: usize = 6000;
 /// Where the controller sees the host's memory, and a region of an odd size at an odd address.
 const HOST_AT: u64 = 0x10_0000;
@@ -64,11 +59,7 @@ impl Program<'_> {
     /// An address: mostly in registered memory, mostly aligned, sometimes anything.
     fn address(&mut self) -> u64 {
         let choice = self.byte();
-<<<<<<< Updated upstream
         let page = u64::from(choice >> 4) * 4096 % HOST_BYTES as u64;
-=======
-        let page = u64::from(choice >> 4) * 4096;
->>>>>>> Stashed changes
         match choice & 15 {
             0..=7 => HOST_AT + page,
             8 => HOST_AT + page + u64::from(self.half()),
@@ -88,15 +79,11 @@ static BEFORE: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..=250).cycle().take(HOST_BYTES + 2 * GUARD).collect());
 
 /// Memory between guards.
-<<<<<<< Updated upstream
 #[derive(Clone)]
-=======
->>>>>>> Stashed changes
 struct Guarded {
     whole: Region,
 }
 
-<<<<<<< Updated upstream
 /// All memory of a run. Kept from run to run, since mapping it anew takes longer than the run.
 #[derive(Clone)]
 struct Memories {
@@ -125,15 +112,6 @@ impl Guarded {
         self.whole.write_bytes(0, &BEFORE[..self.whole.len_bytes()]);
     }
 
-=======
-impl Guarded {
-    fn new(bytes: usize) -> Self {
-        let whole = Region::map_anonymous(bytes + 2 * GUARD, MemoryKind::Host).expect("memory");
-        whole.write_bytes(0, &BEFORE[..bytes + 2 * GUARD]);
-        Self { whole }
-    }
-
->>>>>>> Stashed changes
     fn inside(&self, offset: usize, bytes: usize) -> Region {
         self.whole.slice(GUARD + offset, bytes).expect("between the guards")
     }
@@ -163,16 +141,9 @@ struct World {
 
 impl World {
     fn new(program: &mut Program<'_>) -> Self {
-<<<<<<< Updated upstream
         let memories = MEMORIES.with(Memories::clone);
         let Memories { host, odd, disk, sealed } = memories;
         [&host, &odd, &disk, &sealed].into_iter().for_each(Guarded::refill);
-=======
-        let host = Guarded::new(HOST_BYTES);
-        let odd = Guarded::new(ODD_BYTES);
-        let disk = Guarded::new(DISK_BYTES);
-        let sealed = Guarded::new(DISK_BYTES);
->>>>>>> Stashed changes
         let map = Arc::new(AddressMap::new());
         map.register_at(HOST_AT, host.inside(0, HOST_BYTES)).expect("apart");
         // Addresses that look aligned, over memory that is not.
@@ -339,11 +310,7 @@ fn act(world: &mut World, program: &mut Program<'_>) {
         }
         12 => {
             // A list entry, or any other eight bytes of the host's memory.
-<<<<<<< Updated upstream
             let at = (usize::from(program.half()) % HOST_BYTES) & !7;
-=======
-            let at = usize::from(program.half()) & !7;
->>>>>>> Stashed changes
             let address = program.address();
             world.host.whole.write_bytes(GUARD + at, &address.to_le_bytes());
         }
