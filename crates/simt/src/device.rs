@@ -13,6 +13,12 @@ use corosensei::Yielder;
 
 use crate::warp::{Collective, CollectiveKind};
 
+/// A kernel's entry point, called once a lane with the argument structure's address.
+///
+/// It must be a device function compiled for the simulator (`SIDECORE_SIMT`).
+#[derive(Clone, Copy, Debug)]
+pub struct Entry(pub unsafe extern "C" fn(*const c_void));
+
 /// What a lane knows about itself. Mirrors `sidecore_simt_lane_view`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -17,14 +17,11 @@
 //! What it does not do: it has no caches, no registers and no idea of what a GPU's instruction costs;
 //! its rates are its own. It cannot stop a lane that neither waits nor returns. A lane has 64 KiB of
 //! stack with a guard page below; device code has no destructors to run, since a lane that is given
-//! up is forgotten where it stands. Plain C++ accesses
-//! (not through the arch layer) to memory that others use are invisible to the seeded mode.
+//! up is forgotten where it stands. Plain C++ accesses (not through the arch layer) to memory that
+//! others use are invisible to the seeded mode.
 //!
 //! Packages that bring kernels compile them by `build/kernels.rs`, which says how; the headers'
 //! directory reaches build scripts as `DEP_SIDECORE_SIMT_INCLUDE`.
-// UNSAFETY: only the type of device code's entry points, which `fiber` calls.
-
-use std::ffi::c_void;
 
 pub mod bench;
 mod block;
@@ -37,13 +34,8 @@ pub mod seeded;
 mod shared;
 mod warp;
 
+pub use device::Entry;
 pub use report::{LaunchError, Place, Report, WaitingLanes};
-
-/// A kernel's entry point, called once a lane with the argument structure's address.
-///
-/// It must be a device function compiled for the simulator (`SIDECORE_SIMT`).
-#[derive(Clone, Copy, Debug)]
-pub struct Entry(pub unsafe extern "C" fn(*const c_void));
 
 /// Lanes in a warp.
 pub const WARP_LANES: u32 = 32;
