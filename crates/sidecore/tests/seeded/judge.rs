@@ -1,0 +1,227 @@
+//! What must be true after a run: of every I/O, every byte, every counter.
+
+use abi::ring::{CompletionRecord, OP_READ, OP_WRITE};
+use abi::status;
+use mem::Region;
+use storage::faults::FaultKind;
+use testkit::pattern;
+use testkit::submitter::Submitter;
+
+use crate::case::{Case, GRACE, LANES, LIMIT, STALL, Trouble};
+use crate::plan::{Io, MANNER_LEAVE, MANNER_WAIT, POISON, Seen};
+use crate::world::{Run, WRITTEN, World};
+
+/// How an I/O stands after the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// It was never asked for.
+    Never,
+    /// Its lane left while it was in flight.
+    Left,
+    /// Its lane saw this status.
+    Saw(u16),
+}
+
+/// Follows each lane through the kernel.
+fn fates(case: &Case, plan: &[Io], seen: &[Seen]) -> Vec<Fate> {
+    let mut fates = vec![Fate::Never; plan.len()];
+    let a_lane = plan.len() / LANES as usize;
+    for lane in 0..LANES as usize {
+        follow_lane(case.batch as usize, lane * a_lane, a_lane, plan, seen, &mut fates);
+    }
+    fates
+}
+
+fn follow_lane(
+    batch: usize,
+    start: usize,
+    count: usize,
+    plan: &[Io],
+    seen: &[Seen],
+    fates: &mut [Fate],
+) {
+    for first in (start..start + count).step_by(batch) {
+        for at in first..first + batch {
+            if plan[at].manner == MANNER_LEAVE {
+                return;
+            }
+            fates[at] = Fate::Left;
+        }
+        for at in first..first + batch {
+            if seen[at].status == status::PENDING {
+                return;
+            }
+            fates[at] = Fate::Saw(seen[at].status);
+            assert_eq!(seen[at].ends, 1, "I/O {at} ended {} times", seen[at].ends);
+        }
+    }
+}
+
+fn words(region: &Region, at: u64, bytes: u32) -> Vec<u64> {
+    let at = usize::try_from(at).expect("small");
+    let load = |word| region.u64_at(at + word * 8).load(std::sync::atomic::Ordering::Relaxed);
+    (0..bytes as usize / 8).map(load).collect()
+}
+
+fn expected(address: u64, bytes: u32, generation: u64) -> Vec<u64> {
+    (0..u64::from(bytes) / 16)
+        .flat_map(|unit| {
+            let (lo, hi) = pattern::unit_words(address + unit * 16, generation);
+            [lo, hi]
+        })
+        .collect()
+}
+
+/// Judges one run.
+///
+/// # Panics
+/// Where anything is not as it must be.
+pub fn judge(world: &World, plan: &[Io], run: &Run, again: bool) {
+    let case = &world.case;
+    let fates = fates(case, plan, &run.seen);
+    let mut flipped = 0;
+    for (at, io) in plan.iter().enumerate() {
+        let told = |what: &str| format!("{what}: I/O {at} {io:?} {:?} {:?}", fates[at], run.seen[at]);
+        if let Fate::Saw(status) = fates[at] {
+            assert!(allowed(case.trouble, status), "{}", told("status"));
+            let bound = 2 * (LIMIT + GRACE) + 4 * STALL;
+            let late = u128::from(run.seen[at].latency_ns) > bound.as_nanos();
+            assert!(!late || io.manner != MANNER_WAIT, "{}", told("late"));
+            if status == status::SUCCESS && run.seen[at].wrong > 0 {
+                assert_eq!(case.trouble, Trouble::Flip, "{}", told("payload as the lane saw it"));
+                flipped += 1;
+            }
+        }
+        check_buffer(world, io, fates[at], &told);
+        check_source(world, io, fates[at], again, &told);
+    }
+    check_records(world);
+    if !again {
+        check_counts(world, &fates, run, flipped);
+    } else if case.trouble != Trouble::Deserters {
+        let usable = fates.iter().all(|fate| *fate == Fate::Saw(status::SUCCESS));
+        assert!(usable && flipped == 0, "the ring is not usable afterwards");
+    }
+}
+
+fn allowed(trouble: Trouble, status: u16) -> bool {
+    let other = match trouble {
+        Trouble::Duplicate | Trouble::Flip | Trouble::Nothing | Trouble::Slow => false,
+        Trouble::Deserters => matches!(status, status::TIMED_OUT | status::CANCELLED),
+        Trouble::Error => status == 0x281,
+        Trouble::Late | Trouble::Lost => status == status::TIMED_OUT,
+        Trouble::Panic(_) | Trouble::Stall => status == status::SIDE_CORE_LOST,
+        Trouble::Reset => status == 0x008,
+        Trouble::Stuck => matches!(status, status::TIMED_OUT | 0x007),
+        Trouble::Torn => status == 0x280,
+    };
+    status == status::SUCCESS || other
+}
+
+fn check_buffer(world: &World, io: &Io, fate: Fate, told: &dyn Fn(&str) -> String) {
+    let found = words(&world.window, io.buffer_offset, io.bytes);
+    let poison = vec![POISON; found.len()];
+    if io.opcode == u32::from(OP_WRITE) && fate != Fate::Never {
+        let filled = expected(io.source_offset, io.bytes, WRITTEN);
+        assert_eq!(found, filled, "{}", told("the buffer of a write"));
+        return;
+    }
+    if io.opcode != u32::from(OP_READ) || fate == Fate::Never {
+        assert_eq!(found, poison, "{}", told("a buffer that nothing may touch"));
+        return;
+    }
+    let data = expected(io.source_offset, io.bytes, 1);
+    match fate {
+        Fate::Saw(status::SUCCESS) => {
+            let right = found == data || world.case.trouble == Trouble::Flip;
+            assert!(right, "{}: {found:x?}", told("the payload at the end"));
+        }
+        Fate::Saw(status::SIDE_CORE_LOST) | Fate::Left => {
+            let mut pairs = found.iter().zip(&data);
+            let each = pairs.all(|(found, data)| *found == POISON || found == data);
+            assert!(each, "{}: {found:x?}", told("neither untouched nor the payload"));
+        }
+        _ => assert_eq!(found, poison, "{}", told("the buffer of a read that failed")),
+    }
+}
+
+fn check_source(world: &World, io: &Io, fate: Fate, again: bool, told: &dyn Fn(&str) -> String) {
+    let found = words(world.memory.region(), io.source_offset, io.bytes);
+    let old = expected(io.source_offset, io.bytes, 1);
+    let new = expected(io.source_offset, io.bytes, WRITTEN);
+    let asked = io.opcode == u32::from(OP_WRITE) && fate != Fate::Never;
+    match fate {
+        _ if !asked => assert!(again || found == old, "{}", told("source that nothing may touch")),
+        Fate::Saw(status::SUCCESS) => assert_eq!(found, new, "{}", told("what was written")),
+        // An injected error moves nothing.
+        Fate::Saw(0x281) => assert_eq!(found, old, "{}", told("a write that failed")),
+        _ => {
+            let each = (0..found.len()).all(|at| found[at] == old[at] || found[at] == new[at]);
+            // A torn write ends within a word.
+            let torn = world.case.trouble == Trouble::Torn;
+            assert!(each || torn, "{}: {found:x?}", told("neither old nor new"));
+        }
+    }
+}
+
+/// Nothing is in flight: each record has the turn that its owner issued last.
+fn check_records(world: &World) {
+    let submitter = Submitter::new(&world.ring);
+    for record in 0..world.case.config.records {
+        let CompletionRecord { word } = submitter.record(record);
+        assert!(
+            submitter.completion(record).is_some(),
+            "record {record} has {word:#x}, its owner is at turn {}",
+            submitter.turn(record)
+        );
+    }
+    assert_eq!(submitter.free(), u64::from(world.case.config.depth), "slots of the ring");
+}
+
+/// What was injected has surfaced, no more and no less; nothing was lost or doubled.
+fn check_counts(world: &World, fates: &[Fate], run: &Run, flipped: u64) {
+    let case = &world.case;
+    let of = |status| fates.iter().filter(|fate| **fate == Fate::Saw(status)).count() as u64;
+    let asked = fates.iter().filter(|fate| **fate != Fate::Never).count() as u64;
+    let counters = &run.counters;
+    assert_eq!(counters.completions, asked, "one completion a request: {counters:?}");
+    if case.trouble != Trouble::Deserters {
+        assert_eq!(asked, fates.len() as u64);
+        let again = counters.restarts;
+        assert!((asked..=asked + again).contains(&counters.requests), "{counters:?}");
+    }
+    let injected = |kind| world.injector.as_ref().map_or(0, |injector| injector.injected(kind));
+    let n = u64::from(case.count);
+    let surfaced = |kind, surfaced| {
+        assert_eq!((injected(kind), surfaced), (n, n), "{kind:?} injected, surfaced: {counters:?}");
+    };
+    match case.trouble {
+        Trouble::Duplicate => surfaced(FaultKind::Duplicate, counters.stray_completions),
+        Trouble::Error => surfaced(FaultKind::Error, of(0x281)),
+        Trouble::Flip => surfaced(FaultKind::Flip, flipped),
+        Trouble::Late => surfaced(FaultKind::Late, of(status::TIMED_OUT)),
+        Trouble::Lost => surfaced(FaultKind::Lost, of(status::TIMED_OUT)),
+        Trouble::Torn => surfaced(FaultKind::Torn, of(0x280)),
+        Trouble::Reset => {
+            let most = 2 * u64::from(case.config.storage_depth.min(case.config.records));
+            assert_eq!(injected(FaultKind::Reset), 2);
+            assert!((2..=most).contains(&of(0x008)), "{} aborted", of(0x008));
+        }
+        Trouble::Stuck => {
+            assert_eq!(injected(FaultKind::Stuck), 2);
+            let most = 2 * u64::from(case.config.records);
+            assert!((2..=most).contains(&of(status::TIMED_OUT)), "{counters:?}");
+        }
+        Trouble::Panic(_) => {
+            let panicked = world.panicked.load(std::sync::atomic::Ordering::Relaxed);
+            assert_eq!((panicked, world.ring.epoch()), (1, 2), "a panic and a restart");
+            assert!(of(status::SIDE_CORE_LOST) <= counters.side_core_lost);
+        }
+        Trouble::Stall => {
+            assert_eq!(world.ring.epoch(), 2, "a stall and a restart");
+            assert_eq!(of(status::SIDE_CORE_LOST), counters.side_core_lost);
+        }
+        Trouble::Nothing | Trouble::Slow => assert_eq!(of(status::SUCCESS), asked),
+        Trouble::Deserters => {}
+    }
+}
