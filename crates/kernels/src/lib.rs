@@ -34,4 +34,7 @@ kernels! {
     PROBE_READ = sidecore_probe_read;
     /// Writes, flushes, reads back and checks.
     PROBE_WRITE = sidecore_probe_write;
+    /// Does planned I/Os in planned manners and judges them; its arguments are those of the engine's
+    /// seeded tests.
+    TRIAL = sidecore_trial;
 }
