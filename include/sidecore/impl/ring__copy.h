@@ -54,6 +54,8 @@ SC_DEVICE void copy_payloads(u32 mask, u64 to, u64 from, u32 bytes) {
     copy_part(to, from, bytes, 0, 1);
     return;
   }
+  // A member copies for others: what they stored, and what they saw arrive, must be its own to see.
+  arch::sync_warp(mask);
   const u32 lane = arch::lane_index();
   const u32 rank = arch::popcount(mask & ((1u << lane) - 1));
   const u32 first = rank / TEAM * TEAM;

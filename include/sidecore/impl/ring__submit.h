@@ -58,11 +58,16 @@ SC_DEVICE Handle Ring::submit(Lanes lanes, u8 opcode, u32 record, const Transfer
   wish.verdict = check(opcode, record, transfer);
   const bool good = wish.verdict == status::SUCCESS;
   const u64 address = transfer.buffer.address + transfer.buffer_offset;
-  if (view_.write_route == abi::ROUTE_PUSH && arch::any(lanes.mask, opcode == abi::OP_WRITE)) {
-    const u64 staging = view_.staging + static_cast<u64>(record) * view_.staging_stride;
-    const bool push = good && opcode == abi::OP_WRITE;
-    ring_impl::copy_payloads(lanes.mask, staging, address, push ? transfer.bytes : 0);
-    // Payload before entry. Pairs with the side core's acquire of the entry's tags.
+  if (arch::any(lanes.mask, opcode == abi::OP_WRITE)) {
+    if (view_.write_route == abi::ROUTE_PUSH) {
+      const u64 staging = view_.staging + static_cast<u64>(record) * view_.staging_stride;
+      const bool push = good && opcode == abi::OP_WRITE;
+      ring_impl::copy_payloads(lanes.mask, staging, address, push ? transfer.bytes : 0);
+    } else {
+      arch::sync_warp(lanes.mask);
+    }
+    // Payload before entry: in staging, or in the buffer that the copy engine reads. Pairs with the
+    // side core's acquire of the entry's tags.
     arch::fence_system();
   }
   u32* const turns = reinterpret_cast<u32*>(view_.turns);
