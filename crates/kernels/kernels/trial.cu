@@ -1,6 +1,6 @@
 /// The kernel of the seeded tests: each lane does its own list of I/Os, each in the manner that the
 /// plan says, and judges what it got with its own loads. The twin of its structures is
-/// crates/sidecore/tests/seeded/plan.rs.
+/// crates/testkit/tests/seeded/plan.rs.
 #include <sidecore/pattern.h>
 #include <sidecore/ring.h>
 

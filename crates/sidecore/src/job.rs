@@ -29,6 +29,7 @@ pub(crate) enum Cause {
 /// A checked copy of a request, and where it stands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
+    pub begun_ns: u64,
     pub deadline_ns: u64,
     pub source_offset: u64,
     pub buffer_offset: u64,
@@ -48,6 +49,7 @@ pub(crate) struct Job {
 
 impl Job {
     pub const IDLE: Self = Self {
+        begun_ns: 0,
         deadline_ns: u64::MAX,
         source_offset: 0,
         buffer_offset: 0,
@@ -64,8 +66,9 @@ impl Job {
 
     /// Takes over a checked request. The serial moves on.
     #[inline]
-    pub fn begin(&mut self, request: &Request, queue: u16, deadline_ns: u64) {
+    pub fn begin(&mut self, request: &Request, queue: u16, begun_ns: u64, deadline_ns: u64) {
         *self = Self {
+            begun_ns,
             deadline_ns,
             source_offset: request.source_offset,
             buffer_offset: request.buffer_offset,

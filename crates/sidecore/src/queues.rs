@@ -15,6 +15,10 @@ pub(crate) struct SourceQueue {
     pub queue: Box<dyn StorageQueue>,
     /// Requests that storage has and has not ended.
     pub in_flight: u32,
+    /// When it last ended a request of its own accord, or was quiesced.
+    pub heard_ns: u64,
+    /// Whether it seems to have stopped altogether.
+    pub silent: bool,
     /// Records (and serials) that found the queue full, oldest first.
     pub backlog: VecDeque<(u32, u32)>,
 }
@@ -107,7 +111,14 @@ impl Queues {
         match source.storage.open_queue(&options) {
             Ok(queue) => {
                 let backlog = VecDeque::with_capacity(ring.config.records as usize);
-                self.list.push(SourceQueue { id: source.id, queue, in_flight: 0, backlog });
+                self.list.push(SourceQueue {
+                    id: source.id,
+                    queue,
+                    in_flight: 0,
+                    heard_ns: 0,
+                    silent: false,
+                    backlog,
+                });
                 Leads::To(position(self.list.len() - 1))
             }
             Err(error) => {

@@ -63,6 +63,8 @@ pub(crate) struct Service {
     counts: RingCounters,
     /// Requests begun and not ended.
     active: u32,
+    /// The time of this step.
+    now_ns: u64,
     /// No request's deadline is earlier.
     next_deadline_ns: u64,
     head: u64,
@@ -87,6 +89,7 @@ impl Service {
             completions: Vec::with_capacity(2 * records),
             counts: RingCounters::default(),
             active: 0,
+            now_ns: 0,
             next_deadline_ns: u64::MAX,
             head: config.start_ticket,
             published: config.start_ticket,
@@ -115,6 +118,7 @@ impl Service {
         hooks: &Hooks,
         now_ns: u64,
     ) -> Stepped {
+        self.now_ns = now_ns;
         if self.queues.version != tables.version {
             self.follow_tables(ring, tables);
         }
@@ -174,8 +178,7 @@ impl Service {
     }
 
     /// Ends what storage has, answering nothing: the supervisor has answered, or will.
-    pub fn abandon(&mut self, ring: &RingShared) {
-        self.publish_counts(ring);
+    pub fn abandon(&mut self) {
         self.done.clear();
         for queue in &mut self.queues.list {
             self.completions.clear();
@@ -243,7 +246,7 @@ impl Service {
             Err(refusal) => {
                 self.counts.refused += 1;
                 let job = &mut self.jobs[r.record as usize];
-                job.begin(r, 0, u64::MAX);
+                job.begin(r, 0, now_ns, u64::MAX);
                 self.end(ring, r.record, refusal.status, refusal.detail);
             }
         }
@@ -264,7 +267,7 @@ impl Service {
         };
         let deadline_ns = now_ns.saturating_add(limit_ns);
         self.next_deadline_ns = self.next_deadline_ns.min(deadline_ns);
-        self.jobs[r.record as usize].begin(r, queue, deadline_ns);
+        self.jobs[r.record as usize].begin(r, queue, now_ns, deadline_ns);
         if r.opcode == OP_WRITE && !self.stage_write(ring, tables, r.record) {
             self.end(ring, r.record, status::BAD_BUFFER, 0);
             return;
@@ -339,6 +342,9 @@ impl Service {
                 self.on_completion(ring, tables, &completion);
             }
             self.completions = completions;
+            if self.queues.list[at].silent {
+                self.quiesce_queue(ring, tables, at, false);
+            }
             self.pump(ring, at);
         }
     }
@@ -435,6 +441,9 @@ impl Service {
 
     /// Publishes what was counted, when it matters or now and then.
     fn account(&mut self, ring: &RingShared, progress: u32) {
+        if self.is_over(ring) {
+            return;
+        }
         self.unpublished_steps += 1;
         if progress > 0 && self.unpublished_steps < PUBLISH_STEPS {
             if ring.in_flight.load(Ordering::Relaxed) == 0 {
@@ -449,7 +458,7 @@ impl Service {
         ring.in_flight.store(self.active, Ordering::Release);
     }
 
-    fn publish_counts(&mut self, ring: &RingShared) {
+    pub fn publish_counts(&mut self, ring: &RingShared) {
         let storage = self.queues.counters();
         self.counts.ios_at_device = storage.ios_at_device;
         self.counts.syscalls = storage.syscalls;

@@ -278,7 +278,7 @@ impl SideCore {
     fn resign(&mut self) -> Progress {
         for attached in self.attached.drain(..) {
             let mut service = attached.service.lock().unwrap_or_else(PoisonError::into_inner);
-            service.abandon(&attached.ring);
+            service.abandon();
             attached
                 .ring
                 .slots

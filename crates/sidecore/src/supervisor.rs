@@ -115,7 +115,11 @@ fn take_over(ring: &Arc<RingShared>) {
     let mut quiet = false;
     if let Some(mut held) = held {
         // Storage that made the side core panic may panic again: then its records stay poisoned.
-        quiet = catch_unwind(AssertUnwindSafe(|| held.abandon(ring))).is_ok();
+        let ending = AssertUnwindSafe(|| {
+            held.publish_counts(ring);
+            held.abandon();
+        });
+        quiet = catch_unwind(ending).is_ok();
     }
     let lost = end_requests(ring, epoch, quiet);
     ring.lost.fetch_add(lost, Ordering::Relaxed);

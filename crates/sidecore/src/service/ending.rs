@@ -6,6 +6,9 @@
 //! limit or cancel -> storage is asked to end it -> (grace) -> its queue is quiesced -> answered
 //! ```
 //!
+//! Where a queue has ended nothing of its own accord since a request began whose limit passed, not
+//! that one alone hangs: it is quiesced as well.
+//!
 //! Requests that a quiesced queue gives back though nobody asked for their end are started once
 //! more. Storage writes staging only, never a buffer: payload is delivered here, after the claim.
 
@@ -47,8 +50,14 @@ impl Service {
     pub(super) fn on_completion(&mut self, ring: &RingShared, tables: &Tables, c: &Completion) {
         match self.started(c.token) {
             Some(record) => {
-                let at = usize::from(self.jobs[record as usize].queue);
-                self.queues.list[at].in_flight -= 1;
+                let job = &self.jobs[record as usize];
+                let queue = &mut self.queues.list[usize::from(job.queue)];
+                queue.in_flight -= 1;
+                match job.cause {
+                    Cause::None => queue.heard_ns = self.now_ns,
+                    Cause::Limit => queue.silent |= queue.heard_ns < job.begun_ns,
+                    _ => {}
+                }
                 self.conclude(ring, tables, record, c);
             }
             None => self.counts.stray_completions += 1,
@@ -195,12 +204,20 @@ impl Service {
     /// Ends everything that one storage queue has. Blocks for as long as storage needs to.
     ///
     /// Where `all`, requests end as cancelled; else those that were not asked to end start again.
-    fn quiesce_queue(&mut self, ring: &RingShared, tables: &Tables, at: usize, all: bool) {
+    pub(super) fn quiesce_queue(
+        &mut self,
+        ring: &RingShared,
+        tables: &Tables,
+        at: usize,
+        all: bool,
+    ) {
         self.counts.storage_quiesced += 1;
         let mut completions = std::mem::take(&mut self.completions);
         let queue = &mut self.queues.list[at];
         queue.queue.quiesce(&mut completions);
         queue.in_flight = 0;
+        queue.heard_ns = self.now_ns;
+        queue.silent = false;
         for c in completions.drain(..) {
             match self.started(c.token) {
                 Some(record) => self.settle(ring, tables, record, Some(&c), all),

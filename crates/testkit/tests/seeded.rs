@@ -61,7 +61,9 @@ fn try_and_tell(seed: u64) -> u64 {
     catch_unwind(AssertUnwindSafe(|| try_seed(seed))).unwrap_or_else(|panic| {
         let case = Case::draw(seed);
         eprintln!("seed {seed}: {:?}, batch {}, {:?}", case.trouble, case.batch, case.config);
-        eprintln!("replay: SIDECORE_SEED={seed} cargo test -p sidecore --test seeded every_seed");
+        eprintln!(
+            "replay: SIDECORE_SEED={seed} cargo test -p sidecore-testkit --test seeded every_seed"
+        );
         resume_unwind(panic)
     })
 }

@@ -3,9 +3,9 @@
 use abi::ring::{CompletionRecord, OP_READ, OP_WRITE};
 use abi::status;
 use mem::Region;
+use sidecore_testkit::pattern;
+use sidecore_testkit::submitter::Submitter;
 use storage::faults::FaultKind;
-use testkit::pattern;
-use testkit::submitter::Submitter;
 
 use crate::case::{Case, GRACE, LANES, LIMIT, STALL, Trouble};
 use crate::plan::{Io, MANNER_LEAVE, MANNER_WAIT, POISON, Seen};

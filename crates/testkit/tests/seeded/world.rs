@@ -11,11 +11,11 @@ use sidecore::{
     Buffer, CoreState, Engine, Hooks, Rights, Ring, RingCounters, SideCore, Source, Stepped,
     Supervisor,
 };
+use sidecore_testkit::pattern;
 use simt::Shape;
 use simt::seeded::{AgentStep, Limits, Outcome, Simulation};
 use storage::faults::{FaultScript, Injector};
 use storage::{Faulty, MemoryStorage, Storage};
-use testkit::pattern;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::case::{Case, IO_BYTES, IOS, IOS_A_LANE, LANES, STALL, Trouble};
