@@ -238,7 +238,7 @@ struct Stall {
 impl Stall {
     fn new(case: &Case, index: usize) -> Self {
         let left = (case.trouble == Trouble::Stall && index == 0).then_some(case.after);
-        Self { left, length_ns: if case.after % 2 == 0 { 700_000 } else { 3_000_000 } }
+        Self { left, length_ns: if case.after.is_multiple_of(2) { 700_000 } else { 3_000_000 } }
     }
 
     fn strike(&mut self, time_ns: u64) -> Option<u64> {
