@@ -3,7 +3,7 @@
 
 mod host;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use host::{Host, entry, range, read, with, write};
 use mem::{AddressMap, MemoryKind, Region};
@@ -13,9 +13,19 @@ use storage::{MemoryStorage, Storage, pattern};
 
 const BYTES: usize = 4 << 20;
 
+/// What the storage holds, and what the host's memory holds, before each transfer.
+static STORED: LazyLock<Vec<u8>> = LazyLock::new(|| patterned(1));
+static HELD: LazyLock<Vec<u8>> = LazyLock::new(|| patterned(7));
+
+fn patterned(generation: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BYTES];
+    pattern::fill(&mut bytes, 0, generation);
+    bytes
+}
+
 fn memory(block: u32) -> MemoryStorage {
     let storage = MemoryStorage::new(BYTES).expect("memory").with_block_bytes(block);
-    pattern::fill_region(storage.region(), 0, BYTES, 0, 1);
+    storage.region().write_bytes(0, &STORED);
     storage
 }
 
@@ -144,19 +154,14 @@ fn run(layout: &Layout) -> Result<(), TestCaseError> {
     let mut host = host_for(layout, Arc::clone(&storage));
     let lists = host::region(&host.map, 32 * 8192);
     let mut pair = host.pair(1, 16, 16);
-    for page in 0..(4 << 20) / 4096 {
-        pattern::fill_region(&host.data, page * 4096, 4096, (page * 4096) as u64, 7);
-    }
-    let before_data = host.bytes(0, 4 << 20);
-    let mut before_storage = vec![0; BYTES];
-    storage.region().read_bytes(0, &mut before_storage);
+    host.data.write_bytes(0, &HELD);
 
     let (prp1, prp2) = layout.describe(&host, &lists);
     let opcode = if layout.writes { 1 } else { 2 };
     let done = host.io(&mut pair, range(opcode, layout.lba, layout.blocks, prp1, prp2));
     prop_assert_eq!(done.status, 0);
 
-    let (mut want_data, mut want_storage) = (before_data, before_storage);
+    let (mut want_data, mut want_storage) = (HELD.clone(), STORED.clone());
     let mut at = usize::try_from(layout.lba << layout.block_shift).expect("small");
     for (memory_at, bytes) in layout.parts() {
         let (data, stored) = (memory_at..memory_at + bytes, at..at + bytes);

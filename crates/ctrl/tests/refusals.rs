@@ -372,7 +372,7 @@ fn wrong_doorbells_are_reported_as_events() {
     assert_eq!((event.command, event.status, event.result), (events[0], 0, 0x0001_0100));
     // More of the type are masked until the log is read; the wrong value was ignored.
     host.ring_value(7, 3);
-    host.settle();
+    host.settle_doorbells();
     assert_eq!(host.take_admin(), None);
     let at = host.at(0);
     let log = with(entry(0x02, u32::MAX, at, 0), 10, 15 << 16 | 1);

@@ -173,13 +173,22 @@ impl Host {
         self.controller.step(self.now_ns)
     }
 
-    /// Steps until nothing moves any more at this time. Idle steps look at the rarer things (one
-    /// doorbell each), so some follow.
+    /// Steps until nothing moves any more at this time.
     pub fn settle(&mut self) {
+        self.settle_for(3);
+    }
+
+    /// The same, and so many idle steps more that each doorbell has been looked at: one step looks
+    /// at one doorbell, whether its queue exists or not.
+    pub fn settle_doorbells(&mut self) {
+        self.settle_for(150);
+    }
+
+    fn settle_for(&mut self, idle_steps: u32) {
         let mut quiet = 0;
         for _ in 0..100_000 {
             quiet = if self.step() == Progress::Worked { 0 } else { quiet + 1 };
-            if quiet > 150 {
+            if quiet > idle_steps {
                 return;
             }
         }
