@@ -94,6 +94,22 @@ fn a_file_may_shrink_and_grow_while_it_is_open() {
 }
 
 #[test]
+fn quiesce_ends_a_read_that_would_go_on() {
+    for engine in ENGINES {
+        let directory = on_disk();
+        let path = pattern_file(directory.path(), 10_000);
+        let storage = FileStorage::open(&path, &options(engine)).unwrap();
+        let mut user = User::new(&storage);
+        // Across the end: the kernel answers short, and a second read would look for more.
+        user.submit(Op::Read, 8192, 8192);
+        let mut found = Vec::new();
+        user.queue.quiesce(&mut found);
+        assert_eq!((found.len(), user.queue.in_flight()), (1, 0));
+        assert_eq!(user.run(Op::Read, 0, 4096).bytes, 4096);
+    }
+}
+
+#[test]
 fn cached_reads_at_depth_32_cost_an_eighth_of_a_system_call_each() {
     let directory = on_disk();
     let path = pattern_file(directory.path(), 4 << 20);

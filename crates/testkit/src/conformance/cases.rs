@@ -218,9 +218,12 @@ pub(super) fn what_cannot_succeed_is_handed_back(storage: &dyn Storage) {
     for op in [Op::Write, Op::WriteZeroes] {
         let last = u64::MAX - u64::MAX % block as u64 - block as u64;
         for offset in [end - block as u64, end, last] {
-            let request = user.request(7, op, offset, 2 * block.max(512), 0);
+            let request = user.request(7, op, offset, 2 * block, 0);
             assert_eq!(user.refused(request), status::LBA_OUT_OF_RANGE, "{op:?} at {offset}");
         }
+        // The very last block can be written: what is refused begins right behind it.
+        let request = user.request(8, op, end - block as u64, block, 0);
+        assert_eq!(user.moved(request), block, "{op:?} of the last block");
     }
     assert_eq!(user.queue.in_flight(), 0);
     assert_eq!(storage.geometry().bytes, end, "no longer than before");
