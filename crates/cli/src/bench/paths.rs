@@ -107,7 +107,7 @@ pub fn open(options: &PathOptions, data: &Data, gpu: &Arc<dyn Gpu>) -> Result<Bo
         return Ok(Box::new(open_ring(options, data, gpu)?));
     }
     let source = options.open_source(data)?;
-    let ladder = if options.path == PathName::Nvme { LADDER } else { 1 };
+    let ladder = if options.faults_at == FaultsAt::Drive { LADDER } else { 1 };
     let runner = QueueRunner::open(QueueRunnerOptions {
         storage: Arc::clone(&source.storage),
         gpu: (options.memory == Memory::Device).then(|| Arc::clone(gpu)),

@@ -116,8 +116,11 @@ impl Source {
     fn software(options: &SourceOptions, data: &Data, file: &str) -> Result<Self> {
         let below = FileStorage::open(data.path(), &file_options(options))?;
         let below: Arc<dyn Storage> = Arc::new(Padded::new(Arc::new(below), BLOCK_BYTES));
-        let injector =
-            options.faults.as_ref().map(|script| Arc::new(Injector::new(script, BLOCK_BYTES)));
+        let injector = options
+            .faults
+            .as_ref()
+            .filter(|_| options.faults_at == FaultsAt::Drive)
+            .map(|script| Arc::new(Injector::new(script, BLOCK_BYTES)));
         let namespace =
             NamespaceOptions { storage: below, block_bytes: BLOCK_BYTES, faults: injector.clone() };
         let settings = Options { timing: options.timing.clone(), ..Options::new(vec![namespace]) };

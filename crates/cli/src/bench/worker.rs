@@ -95,7 +95,8 @@ pub struct Done {
 struct Slot {
     /// Which use of the slot this is; the token carries it, so that late answers are told apart.
     serial: u32,
-    busy: bool,
+    /// The queue has it: it has been submitted and not answered.
+    in_queue: bool,
     index: usize,
     started_ns: u64,
     submitted_ns: u64,
@@ -119,6 +120,8 @@ pub struct Worker {
     taken: std::ops::Range<usize>,
     completions: Vec<Completion>,
     done: Done,
+    /// When the queue last answered with success, from the start of the round.
+    answered_ns: u64,
 }
 
 impl Worker {
@@ -138,12 +141,14 @@ impl Worker {
             taken: 0..0,
             completions: Vec::new(),
             done: Done::default(),
+            answered_ns: 0,
         }
     }
 
     /// Does its part of a round.
     pub fn run(&mut self, job: &Job) -> Done {
         let cpu_before = cpu::thread_seconds();
+        self.answered_ns = 0;
         self.done.results.reserve(job.round.plan.len() / 8);
         loop {
             self.fill(job);
@@ -195,7 +200,7 @@ impl Worker {
             let Some(index) = self.take(job) else { break };
             let slot = self.free.pop_front().expect("a free slot was seen above");
             let serial = self.slots[slot].serial.wrapping_add(1);
-            self.slots[slot] = Slot { serial, busy: true, index, started_ns, ..Slot::default() };
+            self.slots[slot] = Slot { serial, index, started_ns, ..Slot::default() };
             let writes = job.round.plan[index].opcode != u32::from(OP_READ);
             if writes && matches!(self.transport, Transport::Bounce { .. }) {
                 self.copy_later(job, slot, Direction::ToHost);
@@ -228,7 +233,7 @@ impl Worker {
         };
         self.slots[slot].submitted_ns = now_ns;
         match self.queue.try_submit(request) {
-            Ok(()) => {}
+            Ok(()) => self.slots[slot].in_queue = true,
             Err(Rejected::QueueFull(_)) => self.ready.push(slot),
             Err(Rejected::Invalid(_, status)) => self.end(job, slot, status, 0, false),
         }
@@ -250,13 +255,17 @@ impl Worker {
     fn finish(&mut self, job: &Job, completion: Completion, now_ns: u64) {
         let slot = usize::try_from(completion.token & 0xffff_ffff).expect("32 bits");
         let serial = u32::try_from(completion.token >> 32).expect("32 bits");
-        if !self.slots.get(slot).is_some_and(|s| s.busy && s.serial == serial) {
+        if !self.slots.get(slot).is_some_and(|s| s.in_queue && s.serial == serial) {
             return; // A second answer to a request that has had its first.
         }
+        self.slots[slot].in_queue = false;
         self.done.in_flight_ns += now_ns.saturating_sub(self.slots[slot].submitted_ns);
         let index = self.slots[slot].index;
         let io_bytes = job.round.io_bytes;
         let read = job.round.plan[index].opcode == u32::from(OP_READ);
+        if completion.status.is_success() {
+            self.answered_ns = now_ns;
+        }
         if !completion.status.is_success() || completion.bytes != io_bytes {
             let status = if completion.status.is_success() {
                 Status::from_bits(abi::status::SHORT)
@@ -354,17 +363,27 @@ impl Worker {
         let result = BenchResult { latency_ns, status: status.bits(), flags, detail: bytes };
         self.done.results.push((index, result));
         self.done.end_ns = self.done.end_ns.max(end_ns);
-        self.slots[slot].busy = false;
         self.free.push_back(slot);
     }
 
-    /// Asks for the end of what has had no answer for too long.
+    /// Asks for the end of what has had no answer for too long; of all there is, where the queue has
+    /// answered nothing with success for as long.
     fn cancel_overdue(&mut self, job: &Job) {
         let limit_ns = u64::try_from(self.options.limit.as_nanos()).unwrap_or(u64::MAX);
         let now_ns = elapsed(job);
+        let late = |slot: &Slot| now_ns.saturating_sub(slot.submitted_ns) > limit_ns;
+        let any_late = self.slots.iter().any(|slot| slot.in_queue && late(slot));
+        if any_late && now_ns.saturating_sub(self.answered_ns) > limit_ns {
+            let mut completions = Vec::new();
+            self.queue.quiesce(&mut completions);
+            for completion in completions {
+                self.finish(job, completion, now_ns);
+            }
+            self.answered_ns = now_ns;
+            return;
+        }
         for (i, slot) in self.slots.iter_mut().enumerate() {
-            let overdue = now_ns.saturating_sub(slot.submitted_ns) > limit_ns;
-            if slot.busy && overdue && !slot.cancelled {
+            if slot.in_queue && late(slot) && !slot.cancelled {
                 slot.cancelled = true;
                 self.queue.cancel(u64::from(slot.serial) << 32 | i as u64);
             }

@@ -115,11 +115,11 @@ fn finish(
     if !names.is_empty() && !settings.args.json {
         println!("written: {}", names.join(", "));
     }
-    Ok(verdict(rows))
+    Ok(verdict(rows, settings.faults.is_some()))
 }
 
 /// Says what was not right, and chooses the exit code.
-fn verdict(rows: &[Row]) -> ExitCode {
+fn verdict(rows: &[Row], faults: bool) -> ExitCode {
     let mut clean = true;
     for row in rows.iter().filter(|row| !row.is_clean()) {
         clean = false;
@@ -131,6 +131,9 @@ fn verdict(rows: &[Row]) -> ExitCode {
             units::thousands(row.ios),
             units::thousands(row.errors)
         );
+    }
+    for row in rows.iter().filter(|row| faults && row.faults_injected == 0) {
+        eprintln!("{}: no fault struck; see --faults, --op and --ios", row.path);
     }
     if clean { ExitCode::SUCCESS } else { ExitCode::from(NOT_CLEAN) }
 }

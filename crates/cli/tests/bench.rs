@@ -1,0 +1,270 @@
+//! `bench` as a program would run it: every byte is verified, what is broken on purpose is found
+//! exactly, and the outputs say what they promise.
+
+mod common;
+
+use std::process::Output;
+use std::time::Duration;
+
+use common::{Sandbox, pattern_file};
+use serde_json::Value;
+
+/// Small enough for a test, large enough for every fault.
+const SMALL: &str = "--size 8M --io-size 4k --repeats 1 --duration 30ms --seed 5";
+
+fn rows(output: &Output) -> Vec<Value> {
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a line is an object"))
+        .collect()
+}
+
+fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().unwrap_or_else(|| panic!("no number {field} in {row}"))
+}
+
+#[test]
+fn every_path_verifies_every_byte_and_says_so() {
+    let sandbox = Sandbox::new();
+    let output = sandbox.run(&format!("bench {SMALL} --json"));
+    assert!(output.status.success(), "{output:?}");
+    let rows = rows(&output);
+    let paths: Vec<&str> = rows.iter().filter_map(|row| row["path"].as_str()).collect();
+    assert_eq!(paths, ["posix", "uring", "nvme", "ring"]);
+    for row in &rows {
+        assert!(number(row, "ios") > 0.0, "{row}");
+        assert_eq!(row["ios"], row["ios_verified"], "{row}");
+        assert_eq!(row["ios"], row["ios_edges_right"], "{row}");
+        assert_eq!(row["ios"], row["ios_at_device"], "{row}");
+        assert!(row["gpu"].as_str().unwrap().starts_with("simulated"), "{row}");
+        let software = row["drive"].as_str().unwrap().starts_with("software");
+        assert_eq!(software, row["path"] == "nvme", "{row}");
+    }
+    let ring = &rows[3];
+    assert_eq!(number(ring, "doorbells_gpu"), 0.0);
+    assert_eq!(number(ring, "request_bytes_per_io"), 32.0);
+    assert_eq!(ring["completions_polled_gpu"], ring["ios"]);
+    assert_eq!(number(ring, "bytes_window"), number(ring, "ios") * 4096.0);
+    assert!(sandbox.listing().is_empty(), "{:?}", sandbox.listing());
+}
+
+#[test]
+fn writes_and_mixes_are_read_back() {
+    let sandbox = Sandbox::new();
+    for op in ["write", "mix"] {
+        let output = sandbox.run(&format!("bench {SMALL} --json --op {op}"));
+        assert!(output.status.success(), "{op}: {output:?}");
+        for row in rows(&output) {
+            assert_eq!(row["op"], op);
+            assert_eq!(row["ios"], row["ios_verified"], "{row}");
+        }
+    }
+}
+
+#[test]
+fn other_routes_and_shapes_verify_too() {
+    let sandbox = Sandbox::new();
+    for options in [
+        "--path ring --route pull",
+        "--path ring --route bounce",
+        "--path ring --route bounce --op write",
+        "--path ring --batch 4 --sms 2 --warps 2 --queues 2 --depth 64",
+        "--path ring --drive software --access sequential",
+        "--path ring --drive-iops 20000 --drive-latency lognormal:80us:0.3",
+        "--path uring --route window",
+        "--path nvme --route direct --queues 2",
+        "--path uring,nvme --memory host --queues 2 --depth 4",
+        "--path posix --queues 3",
+        "--path posix,uring --cache direct",
+        "--path posix,uring,nvme,ring --verify edges",
+    ] {
+        let output = sandbox.run(&format!("bench {SMALL} --json {options}"));
+        assert!(output.status.success(), "{options}: {output:?}");
+        for row in rows(&output) {
+            assert!(number(&row, "ios") > 0.0, "{options}: {row}");
+            assert_eq!(row["ios"], row["ios_edges_right"], "{options}: {row}");
+            assert_eq!(number(&row, "ios_unverified"), 0.0, "{options}: {row}");
+        }
+    }
+}
+
+/// One random bit of one random byte in each of 64 I/Os: no fewer and no more are found.
+#[test]
+fn flipped_bytes_are_found_exactly() {
+    let sandbox = Sandbox::new();
+    for op in ["read", "write"] {
+        let output = sandbox.run(&format!("bench {SMALL} --json --op {op} --faults flip:n=64"));
+        assert_eq!(output.status.code(), Some(3), "{op}: {output:?}");
+        for row in rows(&output) {
+            assert_eq!(number(&row, "ios_unverified"), 64.0, "{op}: {row}");
+            assert_eq!(number(&row, "ios") - number(&row, "ios_verified"), 64.0, "{op}: {row}");
+            assert_eq!(number(&row, "errors"), 0.0, "{op}: {row}");
+        }
+    }
+}
+
+#[test]
+fn other_faults_end_as_what_they_are() {
+    let sandbox = Sandbox::new();
+    for (fault, errors) in [("lost:n=100", 100), ("error:n=9", 9), ("duplicate:n=50", 0)] {
+        let line = format!("bench {SMALL} --json --limit-ms 100 --faults {fault}");
+        let output = sandbox.run(&line);
+        let code = if errors > 0 { Some(3) } else { Some(0) };
+        assert_eq!(output.status.code(), code, "{fault}: {output:?}");
+        let rows = rows(&output);
+        assert_eq!(rows.len(), 4, "{fault}: {output:?}");
+        for row in rows {
+            assert_eq!(number(&row, "errors"), f64::from(errors), "{fault}: {row}");
+            assert_eq!(number(&row, "ios_unverified"), 0.0, "{fault}: {row}");
+            assert!(number(&row, "faults_injected") > 0.0, "{fault}: {row}");
+        }
+    }
+}
+
+#[test]
+fn a_queue_that_is_stuck_or_reset_goes_on() {
+    let sandbox = Sandbox::new();
+    for fault in ["stuck:n=1", "reset:n=1"] {
+        let line = format!("bench {SMALL} --json --limit-ms 100 --faults {fault}");
+        let output = sandbox.run(&line);
+        assert_eq!(output.status.code(), Some(3), "{fault}: {output:?}");
+        for row in rows(&output) {
+            assert!(number(&row, "errors") >= 1.0, "{fault}: {row}");
+            assert_eq!(number(&row, "ios_unverified"), 0.0, "{fault}: {row}");
+            assert!(number(&row, "ios_verified") > 1000.0, "{fault}: {row}");
+        }
+    }
+}
+
+/// Two in a hundred I/Os come 10 ms late: that is above the 98th percentile and below none else.
+#[test]
+fn late_answers_move_the_99th_percentile_alone() {
+    let sandbox = Sandbox::new();
+    let shape = "--path uring --memory host --duration 300ms";
+    let line = format!("bench {SMALL} --json {shape} --faults late:ms=10,rate=0.02");
+    let output = sandbox.run(&line);
+    assert!(output.status.success(), "{output:?}");
+    let row = &rows(&output)[0];
+    assert!(number(row, "latency_ns_p99") >= 10e6, "{row}");
+    assert!(number(row, "latency_ns_p50") < 5e6, "{row}");
+}
+
+#[test]
+fn a_given_file_is_read_as_it_is_and_written_only_when_allowed() {
+    let sandbox = Sandbox::new();
+    let content: Vec<u8> =
+        (0..1 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    sandbox.write("mine", &content);
+    let shape = "--io-size 4k --repeats 1 --duration 20ms --json";
+    let output = sandbox.run(&format!("bench --file mine {shape}"));
+    assert!(output.status.success(), "{output:?}");
+    for row in rows(&output) {
+        assert_eq!(row["ios"], row["ios_verified"], "{row}");
+    }
+    assert_eq!(sandbox.read("mine"), content);
+    let output =
+        sandbox.run(&format!("bench --file mine {shape} --op write --overwrite --path posix"));
+    assert!(output.status.success(), "{output:?}");
+    let written = sandbox.read("mine");
+    assert_eq!(written.len(), content.len());
+    assert_ne!(written, content);
+}
+
+#[test]
+fn reports_have_a_line_and_a_marker_a_row() {
+    let sandbox = Sandbox::new();
+    let output = sandbox.run(&format!("bench {SMALL}"));
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("simulated") && text.contains("software NVMe controller"), "{text}");
+    assert_eq!(sandbox.listing(), ["sidecore-bench.csv", "sidecore-bench.html"]);
+    let csv = String::from_utf8(sandbox.read("sidecore-bench.csv")).unwrap();
+    let html = String::from_utf8(sandbox.read("sidecore-bench.html")).unwrap();
+    let rows = csv.lines().count() - 1;
+    assert_eq!(rows, 4);
+    for chart in html.split("<svg").skip(1) {
+        assert_eq!(chart.matches("<circle class=\"marker").count(), rows);
+    }
+    assert!(html.contains("the simulator's rates"));
+    for outside in ["http:", "https:", "href=", "src=", "url(", "@import", "<script"] {
+        assert!(!html.contains(outside), "the report refers outside: {outside}");
+    }
+    // A second run replaces its own reports.
+    let output = sandbox.run(&format!("bench {SMALL} --path posix"));
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn cpu_seconds_add_up_to_those_of_the_whole() {
+    let sandbox = Sandbox::new();
+    let script = format!(
+        "TIMEFORMAT='CPU %U %S'; time {} bench --size 64M --io-size 4k --repeats 1 \
+         --duration 300ms --json",
+        env!("CARGO_BIN_EXE_sidecore")
+    );
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", &script]).current_dir(sandbox.path()).env("TMPDIR", sandbox.path());
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let times = errors.lines().find_map(|line| line.strip_prefix("CPU ")).expect("times");
+    let whole: f64 = times.split(' ').filter_map(|word| word.parse::<f64>().ok()).sum();
+    let mut sum = 0.0;
+    for row in rows(&output) {
+        let parts = ["cpu_path_s", "cpu_device_s", "cpu_gpu_s", "cpu_setup_s"];
+        let of_row: f64 = parts.iter().map(|part| number(&row, part)).sum();
+        assert!((of_row - number(&row, "cpu_s")).abs() < 1e-6, "{row}");
+        sum += of_row;
+    }
+    assert!((sum - whole).abs() <= 0.05 * whole, "rows {sum}, whole {whole}");
+}
+
+#[test]
+fn ctrl_c_prints_what_there_is_and_removes_what_was_made() {
+    let sandbox = Sandbox::new();
+    let line = "bench --size 8M --io-size 4k --duration 30s --path posix,uring";
+    let run = sandbox.start(line);
+    std::thread::sleep(Duration::from_millis(700));
+    run.signal(rustix::process::Signal::INT);
+    let output = run.wait();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("posix") && text.contains("4 KiB"), "{text}");
+    assert!(sandbox.listing().is_empty(), "{:?}", sandbox.listing());
+}
+
+#[test]
+fn load_prints_the_checksum_of_what_arrived() {
+    let sandbox = Sandbox::new();
+    let mut content = pattern_file(300_000, 4);
+    content.truncate(299_001);
+    sandbox.write("odd", &content);
+    let checksum = |line: &str| {
+        let output = sandbox.run(line);
+        assert!(output.status.success(), "{line}: {output:?}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("route") && text.contains("rate"), "{text}");
+        let sum = text.lines().find_map(|line| line.strip_prefix("sha256  "));
+        sum.expect("a checksum").to_owned()
+    };
+    let right = checksum("load odd --path posix");
+    let by_tool = std::process::Command::new("sha256sum").arg(sandbox.path().join("odd")).output();
+    assert!(String::from_utf8_lossy(&by_tool.unwrap().stdout).starts_with(&right));
+    for path in ["uring", "nvme", "ring", "ring --io-size 4k", "ring --route pull"] {
+        assert_eq!(checksum(&format!("load odd --path {path}")), right, "{path}");
+        let flipped = checksum(&format!("load odd --path {path} --faults flip:n=1"));
+        assert_ne!(flipped, right, "{path}");
+    }
+}
+
+#[test]
+fn idle_rings_are_measured() {
+    let sandbox = Sandbox::new();
+    let line = "bench idle --duration 300ms --pause 50ms --samples 3 --json";
+    let output = sandbox.run(line);
+    assert!(output.status.success(), "{output:?}");
+    let idle = &rows(&output)[0];
+    assert_eq!(number(idle, "errors"), 0.0);
+    assert!(number(idle, "first_request_ns_p99") > 0.0, "{idle}");
+    assert!(number(idle, "cores_per_side_core") < 1.0, "{idle}");
+    assert!(sandbox.listing().is_empty());
+}
