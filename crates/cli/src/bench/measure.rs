@@ -115,7 +115,7 @@ impl<'a> Measurement<'a> {
         let path_before = runner.bill().cpu_path_s;
         let limit = self.settings.args.ios.unwrap_or(u64::MAX);
         while (repeat.seconds < self.settings.duration.as_secs_f64()
-            || (self.settings.faults.is_some() && self.planned < FAULTY_IOS_MIN))
+            || (self.settings.args.faults.is_some() && self.planned < FAULTY_IOS_MIN))
             && repeat.ios < limit
             && !interrupt::asked()
         {
@@ -142,7 +142,7 @@ impl<'a> Measurement<'a> {
         let wanted = if self.rate > 0.0 {
             let seconds = if recycled { ROUND_S * 4.0 } else { ROUND_S };
             usize::try_from(crate::units::whole(self.rate * seconds)).unwrap_or(most)
-        } else if self.settings.faults.is_some() {
+        } else if self.settings.args.faults.is_some() {
             // Faults that are counted fall on the first I/Os: they shall all be there.
             most
         } else {

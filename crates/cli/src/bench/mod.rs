@@ -3,6 +3,7 @@
 mod copier;
 pub mod cpu;
 pub mod data;
+pub mod faults;
 pub mod machine;
 pub mod measure;
 mod order;

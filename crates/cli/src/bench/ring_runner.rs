@@ -226,8 +226,9 @@ impl RingRunner {
         let buffer = self.buffer_of(round)?;
         let arguments = self.arguments(round, buffer);
         // Each I/O ends by its own limit; lanes do so many one after the other at worst.
-        let turns = round.plan.len() as u32 / (self.lanes() * self.options.batch).max(1) + 2;
-        let limit = self.options.limit * turns + Duration::from_secs(30);
+        let turns = round.plan.len() / self.in_flight_max().max(1) + 2;
+        let turns = u32::try_from(turns).unwrap_or(u32::MAX);
+        let limit = self.options.limit.saturating_mul(turns) + Duration::from_secs(30);
         let start = Instant::now();
         let mut launch =
             self.options.gpu.launch(&self.options.kernel, shape, arguments.as_bytes())?;

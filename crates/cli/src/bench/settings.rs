@@ -9,6 +9,7 @@ use storage::faults::FaultScript;
 
 use crate::args::{BenchArgs, Drive, FaultsAt, Memory, OpName, PathName, RouteName, Verify};
 use crate::bench::data::{self, GRANULE_BYTES};
+use crate::bench::faults;
 use crate::bench::paths::PathOptions;
 use crate::units;
 
@@ -43,8 +44,6 @@ pub struct Settings {
     pub args: BenchArgs,
     /// The rows.
     pub points: Vec<Point>,
-    /// What shall go wrong.
-    pub faults: Option<FaultScript>,
     /// Bytes of the data file to make.
     pub data_bytes: u64,
     /// Where to make it.
@@ -65,7 +64,9 @@ impl Settings {
     /// # Errors
     /// An option, or a combination, that cannot be; the text names it.
     pub fn new(args: BenchArgs) -> Result<Self> {
-        let faults = args.faults.as_deref().map(parse_faults).transpose()?;
+        if let Some(script) = &args.faults {
+            faults::parse(script, u64::MAX)?;
+        }
         check_combinations(&args)?;
         let io_sizes =
             if args.io_size.is_empty() { IO_BYTES.to_vec() } else { args.io_size.clone() };
@@ -92,7 +93,6 @@ impl Settings {
         ensure!(!duration.is_zero(), "--duration must be longer than nothing");
         Ok(Self {
             points,
-            faults,
             timing: timing(&args)?,
             drive: match args.drive {
                 Drive::Auto if has_drive_model(&args) => Drive::Software,
@@ -132,9 +132,16 @@ impl Settings {
             limit: self.limit,
             side_cores: args.side_cores,
             limits: args.limits.clone(),
-            faults: self.faults.clone(),
+            faults: self.faults_of(point),
             faults_at: args.faults_at,
         }
+    }
+
+    /// What shall go wrong in a row: counted faults fall within its first round.
+    fn faults_of(&self, point: &Point) -> Option<FaultScript> {
+        let ios = self.destination_bytes(point) as u64 / u64::from(point.io_bytes);
+        let script = self.args.faults.as_deref()?;
+        Some(faults::parse(script, ios).expect("it was parsed in `new`"))
     }
 
     /// Bytes of destination for a row.
@@ -186,10 +193,6 @@ fn timing(args: &BenchArgs) -> Result<TimingModel> {
     text.parse().with_context(|| {
         "--drive-iops, --drive-bandwidth, --drive-latency: a model that cannot be".to_owned()
     })
-}
-
-fn parse_faults(script: &str) -> Result<FaultScript> {
-    script.parse::<FaultScript>().with_context(|| format!("--faults {script}"))
 }
 
 fn check_io_size(io_size: u64) -> Result<u32> {

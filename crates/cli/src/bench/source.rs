@@ -1,6 +1,7 @@
 //! Where the data is read from and written to: the file, or a software drive over it; and what may
 //! go wrong there on request.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,7 @@ pub struct Source {
     /// Decides what goes wrong, and counts it.
     injector: Option<Arc<Injector>>,
     /// Serves the software drive.
-    server: Option<Arc<Server>>,
+    server: Option<Rc<Server>>,
 }
 
 impl Source {
@@ -127,7 +128,7 @@ impl Source {
         let map = Arc::new(AddressMap::new());
         let controller = Controller::new(settings, Arc::clone(&map))?;
         let bar = controller.bar();
-        let server = Arc::new(Server::start(vec![controller], ServerOptions::default())?);
+        let server = Rc::new(Server::start(vec![controller], ServerOptions::default())?);
         let device = Arc::new(RegionDevice::new(bar, map));
         let how = NvmeOptions { command_limit: options.limit, ..NvmeOptions::default() };
         let nvme = NvmeStorage::wait_open(device, &how).context("starting the software drive")?;

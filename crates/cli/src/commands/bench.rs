@@ -115,7 +115,7 @@ fn finish(
     if !names.is_empty() && !settings.args.json {
         println!("written: {}", names.join(", "));
     }
-    Ok(verdict(rows, settings.faults.is_some()))
+    Ok(verdict(rows, settings.args.faults.is_some()))
 }
 
 /// Says what was not right, and chooses the exit code.

@@ -13,6 +13,7 @@ use storage::faults::FaultScript;
 
 use crate::args::{Cache, Drive, FaultsAt, LoadArgs, Memory, OpName, PathName};
 use crate::bench::data::Data;
+use crate::bench::faults;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
 use crate::commands::NOT_CLEAN;
@@ -49,11 +50,6 @@ struct Loaded {
 /// # Errors
 /// Bad options, a file that cannot be read or changes, a path that broke.
 pub fn run(args: &LoadArgs) -> Result<ExitCode> {
-    let faults = args
-        .faults
-        .as_deref()
-        .map(|text| text.parse::<FaultScript>().with_context(|| format!("--faults {text}")))
-        .transpose()?;
     ensure!(
         args.io_size.is_multiple_of(BLOCK_BYTES)
             && (BLOCK_BYTES..=IO_BYTES_MAX).contains(&args.io_size),
@@ -62,6 +58,8 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode> {
         units::bytes(IO_BYTES_MAX)
     );
     let data = Data::open(&args.file)?;
+    let ios = data.bytes().div_ceil(args.io_size);
+    let faults = args.faults.as_deref().map(|text| faults::parse(text, ios)).transpose()?;
     let gpu = paths::open_gpu();
     let options = options(args, faults, &data)?;
     let mut runner = paths::open(&options, &data, &gpu)
@@ -72,6 +70,9 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode> {
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     report(args, &loaded)?;
+    if args.faults.is_some() && loaded.faults_injected == 0 {
+        eprintln!("no fault struck: {} I/Os were not enough for --faults", loaded.ios);
+    }
     if loaded.errors > 0 {
         eprintln!(
             "loading {}: {} of {} I/Os ended with an error; the checksum is of what is there",

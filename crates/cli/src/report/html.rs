@@ -38,7 +38,7 @@ pub fn html(rows: &[Row], context: &Context) -> String {
     tiles(&mut out, rows);
     out.push_str("<div class=\"charts\">\n");
     for chart in charts(rows) {
-        let _ = write!(out, "<figure>{}</figure>\n", chart.svg());
+        let _ = writeln!(out, "<figure>{}</figure>", chart.svg());
     }
     out.push_str("</div>\n<h2>Rates and latencies</h2>\n");
     main_table(&mut out, rows);
