@@ -20,7 +20,7 @@ const LIST: &str = "crates/xtask/mutants.toml";
 /// Longest time one test may take to build, in seconds.
 const BUILD_SECONDS: u64 = 600;
 /// Longest time one test may run, in seconds.
-const TEST_SECONDS: u64 = 120;
+const TEST_SECONDS: u64 = 300;
 
 /// Options of `cargo xtask mutants`.
 #[derive(clap::Args)]
@@ -185,8 +185,12 @@ fn catcher(output: &str) -> String {
     }
 }
 
-/// The first `seed N`, `seed: N` or `seed=N` of an output.
+/// The seed of a line `seed N: ...`, else the first `seed N`, `seed: N` or `seed=N` of an output.
 fn seed(output: &str) -> Option<&str> {
+    let told = output.lines().find_map(|line| line.strip_prefix("seed ")?.split_once(':'));
+    if let Some((seed, _)) = told {
+        return Some(seed);
+    }
     output.split("seed").skip(1).find_map(|rest| {
         let rest = rest.trim_start_matches([' ', ':', '=', '`']);
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
@@ -274,6 +278,7 @@ mod tests {
         let output = "test ring::wrap ... FAILED\npanicked: seed 17: lost a completion\n";
         assert_eq!(catcher(output), "ring::wrap, seed 17");
         assert_eq!(seed("seeds everywhere, seed=0x2a."), Some("0x2a"));
+        assert_eq!(seed("Livelock, seed 9\nseed 4: Lost\n"), Some("4"));
         assert_eq!(seed("no such thing"), None);
     }
 

@@ -89,6 +89,11 @@ const STEPS: &[Step] = &[
     Step { name: "doc", about: "rustdoc without warnings", run: cargo::doc },
     Step { name: "test", about: "unit, model, pair and simulation tests", run: cargo::test },
     Step {
+        name: "seeds",
+        about: "device code against the engine, 200 seeds of 1,000 I/Os and more",
+        run: cargo::seeds,
+    },
+    Step {
         name: "device",
         about: "device code compiles under nvcc and NVRTC for sm_80, sm_90 and sm_100",
         run: device::step,

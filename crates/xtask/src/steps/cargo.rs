@@ -4,6 +4,9 @@ use super::{Outcome, Skip};
 use crate::process::{Finished, Run};
 use anyhow::Result;
 
+/// Seeds of the whole-system simulation.
+const SEEDS: &str = "200";
+
 /// Counts one command as one check, with its whole output where it failed.
 fn single(finished: &Finished, what: &str) -> Outcome {
     let mut outcome = Outcome::default();
@@ -46,6 +49,16 @@ pub fn test() -> Result<Outcome> {
     let line = "test --workspace --profile checked --no-fail-fast -- --show-output";
     let finished = Run::cargo().words(line).seconds(1500).log("test")?.run()?;
     Ok(tests(&finished, line))
+}
+
+/// Real device code against the engine, by two hundred seeds.
+pub fn seeds() -> Result<Outcome> {
+    let line = "test -p sidecore-testkit --profile checked --test seeded -- --show-output";
+    let run = Run::cargo().words(line).env("SIDECORE_SEEDS", SEEDS).seconds(1200);
+    let finished = run.log("seeds")?.run()?;
+    let mut outcome = tests(&finished, line);
+    outcome.notes.push(format!("{SEEDS} seeds in {:.0} s", finished.seconds));
+    Ok(outcome)
 }
 
 /// Counts the tests that a `cargo test` command ran.
