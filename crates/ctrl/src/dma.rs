@@ -239,7 +239,3 @@ pub(crate) fn copy_pieces(buffer: &Region, pieces: &[Piece], direction: Directio
         at += bytes;
     }
 }
-
-#[cfg(test)]
-#[path = "dma_tests.rs"]
-mod tests;

@@ -2,7 +2,8 @@
 //!
 //! | feature | set |
 //! | --- | --- |
-//! | arbitration, error recovery, temperature, interrupt coalescing, interrupt vector, write atomicity, event configuration | kept and returned; nothing here depends on it |
+//! | arbitration, error recovery, temperature, interrupt coalescing | kept and returned, no more |
+//! | interrupt vector, write atomicity, event configuration | kept and returned, no more |
 //! | power management | power state 0 only |
 //! | volatile write cache | on only |
 //! | number of queues | before the first I/O queue is created |

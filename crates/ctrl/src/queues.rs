@@ -220,7 +220,3 @@ impl CompletionQueue {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "queues_tests.rs"]
-mod tests;

@@ -1,7 +1,7 @@
 //! Kernels that sidecore brings along: the benchmark's, and those that probe a ring in the tests.
 //!
-//! Sources lie beside `src`, in a folder `kernels`; `build.rs` compiles them for the simulated GPU. What each takes and
-//! returns is in `abi::bench`: arguments by value, results in device memory.
+//! Sources lie beside `src`, in a folder `kernels`; `build.rs` compiles them for the simulated GPU.
+//! What each takes and returns is in `abi::bench`: arguments by value, results in device memory.
 // UNSAFETY: kernels are C++ functions; naming them is a foreign declaration.
 #![expect(unsafe_code, reason = "foreign declarations of the kernels' entry points")]
 

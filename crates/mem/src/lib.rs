@@ -6,7 +6,7 @@
 //!
 //! [`AddressMap`] is what a device's DMA engine sees: registered regions by address.
 //!
-//! The fences are named by what they order (DESIGN: payload, completion words, requests). Under the
+//! The fences are named by what they order (payload, completion words, requests). Under the
 //! feature `model` every access and fence first asks the thread's memory model, so that a simulator
 //! can delay and reorder stores; without it each is one machine instruction.
 

@@ -14,7 +14,7 @@ const BANNED: &[(&str, &str, &str)] = &[
     ("issue ", "2", "an issue's number"),
     ("CONTRACT", ".md", "not a file of the project"),
     ("STYLE", ".md", "not a file of the project"),
-    ("DESIGN", ".md", "not a file of the project"),
+    ("DESI", "GN", "not a file of the project"),
     ("static.crates", ".io", "a registry's host"),
     ("pypi", ".org", "a registry's host"),
     ("files.python", "hosted", "a registry's host"),
