@@ -220,3 +220,7 @@ impl CompletionQueue {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "queues_tests.rs"]
+mod tests;

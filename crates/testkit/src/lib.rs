@@ -9,6 +9,7 @@ mod fuzz_controller;
 mod fuzz_driver;
 #[cfg(feature = "engine")]
 mod fuzz_ring;
+pub mod pair;
 #[cfg(feature = "engine")]
 pub mod submitter;
 
