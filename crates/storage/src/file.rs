@@ -140,12 +140,14 @@ fn choose(path: &Path, options: &FileOptions) -> Result<Driver, StorageError> {
 
 /// Sets up a ring and throws it away: the only sure way to know.
 fn try_ring(options: &FileOptions) -> Result<uring::Mode, uring::UringError> {
-    let ring = uring::Ring::new(uring::RingOptions {
+    let mut ring = uring::Ring::new(uring::RingOptions {
         depth: 1,
         bound_to_thread: options.bound_to_thread,
         files: Vec::new(),
         buffers: Vec::new(),
     })?;
+    // A filter may allow the set-up and not the use.
+    ring.submit()?;
     Ok(ring.mode())
 }
 

@@ -221,3 +221,51 @@ fn injected_faults_are_counted() {
     assert_eq!(failed, 3);
     assert_eq!(bench.faulty.injector().injected(crate::faults::FaultKind::Error), 3);
 }
+
+/// Storage whose queues are narrower than asked for, so that they are full when they should not be.
+struct Narrow(MemoryStorage);
+
+impl Storage for Narrow {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn open_queue(&self, _options: &QueueOptions) -> Result<Box<dyn StorageQueue>, StorageError> {
+        self.0.open_queue(&QueueOptions { depth: 1, registered: Vec::new() })
+    }
+    fn explain(&self) -> String {
+        self.0.explain()
+    }
+}
+
+#[test]
+fn what_the_inner_queue_has_no_room_for_is_handed_back_whole_and_decided_once() {
+    let disk = MemoryStorage::new(64 * IO).unwrap().with_block_bytes(512);
+    let region = disk.region().clone();
+    let script = "flip:op=write,n=2,every=1;torn:n=2,every=1,after=2".parse().unwrap();
+    let faulty = Faulty::new(Arc::new(Narrow(disk)), &script, Arc::new(|| 0));
+    let mut queue = faulty.open_queue(&QueueOptions { depth: 8, registered: Vec::new() }).unwrap();
+    let memory = Region::map_anonymous(6 * IO, MemoryKind::Host).unwrap();
+    pattern::fill_region(&memory, 0, 6 * IO, 0, 3);
+    let mut found = Vec::new();
+    for (token, at) in (0..6).zip((0..).step_by(IO)) {
+        let mut request = Request {
+            token,
+            op: Op::Write,
+            offset: token * IO as u64,
+            bytes: 4096,
+            memory: memory.clone(),
+            memory_offset: at,
+        };
+        while let Err(rejected) = queue.try_submit(request) {
+            let Rejected::QueueFull(back) = rejected else { panic!("{rejected:?}") };
+            assert_eq!((back.token, back.bytes, back.memory_offset), (token, 4096, at));
+            assert_eq!(back.memory.address(), memory.address());
+            queue.poll(&mut found);
+            request = back;
+        }
+    }
+    queue.poll(&mut found);
+    let torn = found.iter().filter(|c| c.status == status::WRITE_FAULT).count();
+    let whole = |i: &usize| pattern::check_region(&region, i * IO, IO, (i * IO) as u64, 3).is_ok();
+    assert_eq!((found.len(), torn, (0..6).filter(whole).count()), (6, 2, 2));
+}
