@@ -13,6 +13,8 @@
 //! * A load may see an old value: any that was still there when the agent last acquired, and not
 //!   older than what it saw before at this address. Polling sees every value in the end.
 //! * An acquire raises what is seen to the store that was read; a full fence to everything.
+//! * CPU threads also synchronise by what the model does not see (locks, channels). So one that runs
+//!   after another has seen what that one had, and all that it stored in order or fenced.
 //! * A barrier makes its lanes share what each has stored and seen; the device and the system learn
 //!   of it by a fence at their scope.
 //!
@@ -59,6 +61,7 @@ impl Drop for Restore {
 
 /// Runs `work` with all accesses of this thread to registered memory made by `agent`.
 pub fn with_agent<R>(model: &Rc<RefCell<Model>>, agent: AgentId, work: impl FnOnce() -> R) -> R {
+    model.borrow_mut().take_turn(agent);
     let now = Current { model: Rc::clone(model), agent };
     let _restore = Restore(CURRENT.with(|current| current.replace(Some(now))));
     work()

@@ -325,3 +325,40 @@ fn a_seed_replays_and_seeds_differ() {
     }
     assert_eq!(hashes.len(), 50, "each seed is a run of its own");
 }
+
+/// One CPU thread hands over to another through a lock, which is no part of registered memory.
+fn handed_over(kernel: Kernel, seed: u64) -> bool {
+    let bed = Bed::new(MemoryKind::Host);
+    let (data, flag, out) = (&bed.data, &bed.flag, &bed.out);
+    let lock = std::cell::Cell::new(false);
+    let mut simulation = bed.simulation(seed);
+    simulation.add_client("first", |_| {
+        data.read_bytes(0, &mut [0; WORDS * 8]);
+        if flag.u64_at(0).load(Ordering::Acquire) == 0 {
+            return AgentStep::Idle;
+        }
+        flag.u64_at(8).store(1, Ordering::Relaxed);
+        lock.set(true);
+        AgentStep::Done
+    });
+    simulation.add_client("second", |_| {
+        data.read_bytes(0, &mut [0; WORDS * 8]);
+        if !lock.get() {
+            return AgentStep::Idle;
+        }
+        out.copy_from(0, data, 0, WORDS * 8);
+        assert_eq!(flag.u64_at(8).load(Ordering::Relaxed), 1, "what the first stored");
+        AgentStep::Done
+    });
+    bed.launch(&mut simulation, kernel, 1, 1);
+    finished(simulation.run(LIMITS));
+    simulation.on_host(|| ());
+    drop(simulation);
+    bed.received()
+}
+
+#[test]
+fn what_a_thread_has_seen_it_hands_over_with_a_lock() {
+    assert_right("a lock", |seed| handed_over(kernels::send_fenced, seed));
+    assert_broken("a lock, no fence", |seed| handed_over(kernels::send_unfenced, seed));
+}

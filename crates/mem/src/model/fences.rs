@@ -92,6 +92,26 @@ impl Model {
         self.nodes[agent.0].combining = combining;
     }
 
+    /// A CPU thread runs; another one that ran before it may have handed something over.
+    pub(super) fn take_turn(&mut self, agent: AgentId) {
+        let Some(before) = self.last_cpu.replace(agent) else { return };
+        if before == agent {
+            return;
+        }
+        self.flush_cpu(before, false);
+        let seen = std::mem::take(&mut self.nodes[before.0].seen);
+        let (horizon, newest) = (self.nodes[before.0].horizon, self.nodes[before.0].read_newest);
+        let node = &mut self.nodes[agent.0];
+        node.horizon = node.horizon.max(horizon);
+        node.read_newest = node.read_newest.max(newest);
+        for (&word, &value) in &seen {
+            let known = node.seen.entry(word).or_insert(value);
+            *known = value.max(*known);
+        }
+        self.nodes[before.0].seen = seen;
+        self.prune(agent);
+    }
+
     /// A lane arrives at a barrier of its block: what it stored, the block may see.
     pub fn arrive(&mut self, lane: AgentId) {
         self.release(lane, Scope::Block);

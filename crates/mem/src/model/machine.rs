@@ -64,6 +64,8 @@ pub struct Model {
     pub(super) nodes: Vec<Node>,
     /// Nodes that hold stores.
     pub(super) dirty: Vec<usize>,
+    /// The CPU thread that ran last.
+    pub(super) last_cpu: Option<AgentId>,
     pub(super) rng: Rng,
     pub(super) policy: Policy,
     hash: u64,
@@ -77,6 +79,7 @@ impl Model {
             space: Space::new(),
             nodes: Vec::new(),
             dirty: Vec::new(),
+            last_cpu: None,
             rng: Rng::new(seed),
             policy,
             hash: seed,
