@@ -129,7 +129,7 @@ impl World {
     fn act(&mut self, [what, a, b, c, d]: [u8; 5]) {
         let word = u32::from_le_bytes([a, b, c, d]);
         match what % 16 {
-            0 => self.honest_steps(u32::from(a) + 1),
+            0 => self.honest_steps(u32::from(a) % 64 + 1),
             1 => self.now_ns += u64::from(word) % (100 * MS),
             2 => self.open(a),
             3..=5 => self.submit(a, b, c, d),
