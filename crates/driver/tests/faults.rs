@@ -3,11 +3,13 @@
 
 mod support;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ctrl::ResetFault;
-use sidecore_driver::{DriverState, Op};
-use spec::Status;
+use proto::Misbehaved;
+use sidecore_driver::{DriverError, DriverState, Op};
+use spec::{Completion, Status};
 use storage::faults::FaultKind;
 use support::{MS, Rig, Setup};
 
@@ -200,4 +202,66 @@ fn a_queue_dropped_with_requests_in_flight_leaves_nothing_behind() {
     let statuses = rig.read_many(&mut queue, 50, LIMIT);
     assert_eq!(count(&statuses, Status::SUCCESS), 50);
     assert_eq!(rig.driver.resets(), 0);
+}
+
+#[test]
+fn an_impossible_completion_is_an_error_and_costs_the_queue_not_the_request() {
+    let mut rig = faulty("stuck:n=1,every=1");
+    let mut queue = rig.queue(4);
+    let memory = rig.device.mapped.lock().unwrap().last().unwrap().clone();
+    let request = rig.request(0, Op::Read, 4096, 4096, 0);
+    rig.submit(&mut queue, request);
+    rig.poll(&mut queue);
+    rig.tick();
+    let status_phase = Completion::join(Status::SUCCESS, true);
+    let forged = Completion { sqid: 9, sqhd: 1, status_phase, ..Default::default() };
+    // Submission entries have the first page to themselves; completion entries begin the second.
+    for (offset, word) in [4096usize, 4104].into_iter().zip(forged.to_words()) {
+        memory.u64_at(offset).store(word, Ordering::Release);
+    }
+    let mut ended = Vec::new();
+    let answer = queue.poll(rig.now_ns, &mut ended);
+    assert!(
+        matches!(answer, Err(DriverError::Misbehaved(Misbehaved::WrongQueue { .. }))),
+        "{answer:?}"
+    );
+    assert!(ended.is_empty());
+    rig.run(&mut queue, 100 * MS, |_, queue| queue.in_flight() == 0);
+    assert_eq!(rig.status(0), Status::SUCCESS);
+    assert!(rig.check(0, 4096, 4096, 0));
+    assert_eq!((queue.counters().recoveries, queue.counters().resubmitted), (1, 1));
+    assert_eq!(rig.driver.resets(), 0);
+}
+
+#[test]
+fn what_waits_for_a_reset_still_ends_by_its_deadline() {
+    let mut rig = faulty("reset:n=1,every=1");
+    let mut queue = rig.queue(4);
+    let deadline_ns = rig.now_ns + 50 * MS;
+    let mut request = rig.request(0, Op::Read, 4096, 4096, 0);
+    request.deadline_ns = deadline_ns;
+    rig.submit(&mut queue, request);
+    rig.run(&mut queue, 40 * MS, |_, queue| queue.counters().recoveries == 1);
+    // The controller has forgotten the request, and from here on is not served.
+    while queue.in_flight() > 0 {
+        assert!(rig.now_ns <= deadline_ns + MS, "{queue:?}");
+        rig.now_ns += MS;
+        rig.poll(&mut queue);
+    }
+    assert!(rig.now_ns >= deadline_ns);
+    assert_eq!(rig.status(0), Status::ABORTED_BY_HOST);
+}
+
+#[test]
+fn a_reset_frees_queues_that_were_dropped_before_it() {
+    let mut rig = faulty("reset:n=1,every=1");
+    let mut queues: Vec<_> = (0..3).map(|_| rig.queue(4)).collect();
+    drop(queues.pop());
+    let request = rig.request(0, Op::Read, 4096, 4096, 0);
+    rig.submit(&mut queues[0], request);
+    rig.run(&mut queues[0], 100 * MS, |_, queue| queue.in_flight() == 0);
+    assert_eq!((rig.status(0), rig.driver.resets()), (Status::SUCCESS, 1));
+    let mut queue = rig.queue(4);
+    let statuses = rig.read_many(&mut queue, 50, LIMIT);
+    assert_eq!(count(&statuses, Status::SUCCESS), 50);
 }

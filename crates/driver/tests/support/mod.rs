@@ -1,11 +1,11 @@
 //! A driver and a software controller face to face, in simulated time, in one thread.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ctrl::{Controller, NamespaceOptions, Options, ResetFault};
-use mem::{AddressMap, MemoryKind, Region};
+use mem::{AddressMap, MemError, MemoryKind, Region};
 use sidecore_driver::{
     Buffer, Device, Driver, DriverOptions, DriverState, Ended, IoQueue, Mapping, Op, RegionDevice,
     Rejected, Request,
@@ -22,10 +22,41 @@ pub const DISK: usize = 1 << 20;
 pub const SLOT: usize = 1 << 18;
 pub const SLOTS: usize = 64;
 
+/// A device that remembers what was mapped: there a test finds queue memory.
+pub struct Overheard {
+    inner: RegionDevice,
+    pub mapped: Mutex<Vec<Region>>,
+}
+
+impl Device for Overheard {
+    fn load32(&self, offset: usize) -> u32 {
+        self.inner.load32(offset)
+    }
+    fn load64(&self, offset: usize) -> u64 {
+        self.inner.load64(offset)
+    }
+    fn store32(&self, offset: usize, value: u32) {
+        self.inner.store32(offset, value);
+    }
+    fn store64(&self, offset: usize, value: u64) {
+        self.inner.store64(offset, value);
+    }
+    fn ring(&self, offset: usize, value: u32) {
+        self.inner.ring(offset, value);
+    }
+    fn map(&self, region: &Region) -> Result<Mapping, MemError> {
+        self.mapped.lock().unwrap().push(region.clone());
+        self.inner.map(region)
+    }
+    fn bus_address(&self, region: &Region, offset: usize, bytes: usize) -> Option<u64> {
+        self.inner.bus_address(region, offset, bytes)
+    }
+}
+
 pub struct Rig {
     pub controller: Controller,
     pub driver: Driver,
-    pub device: Arc<dyn Device>,
+    pub device: Arc<Overheard>,
     pub disk: Region,
     pub payload: Mapping,
     pub injector: Arc<Injector>,
@@ -76,10 +107,11 @@ impl Rig {
         options.queue_pairs_max = 3;
         let map = Arc::new(AddressMap::new());
         let controller = Controller::new(options, Arc::clone(&map)).unwrap();
-        let device: Arc<dyn Device> = Arc::new(RegionDevice::new(controller.bar(), map));
+        let inner = RegionDevice::new(controller.bar(), map);
+        let device = Arc::new(Overheard { inner, mapped: Mutex::default() });
         let payload = Region::map_anonymous(SLOT * SLOTS, MemoryKind::Host).unwrap();
         let payload = device.map(&payload).unwrap();
-        let driver = Driver::new(Arc::clone(&device), setup.driver).unwrap();
+        let driver = Driver::new(Arc::<Overheard>::clone(&device), setup.driver).unwrap();
         let (ended, now_ns, misbehaved) = (Vec::new(), 0, 0);
         Self { controller, driver, device, disk, payload, injector, now_ns, ended, misbehaved }
     }
