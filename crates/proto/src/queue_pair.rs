@@ -345,8 +345,9 @@ impl<T> QueuePair<T> {
         if entry.phase() != self.phase {
             return None;
         }
-        self.head = advance(self.head, self.shape.completion_entries);
-        self.phase ^= self.head == 0;
+        let wraps = u32::from(self.head) + 1 == self.shape.completion_entries;
+        self.head = if wraps { 0 } else { self.head + 1 };
+        self.phase ^= wraps;
         Some(self.accept(entry))
     }
 
@@ -364,9 +365,11 @@ impl<T> QueuePair<T> {
         if slot.command != command {
             return Err(Misbehaved::StaleCommand { queue, command });
         }
+        // Completions that arrive together report the same head.
+        let moved = entry.sqhd != self.submission_head;
         let entries = self.shape.submission_entries;
-        let fetched = distance(self.submission_head, entry.sqhd, entries);
-        if u32::from(entry.sqhd) >= entries || fetched > self.unfetched_told {
+        let fetched = if moved { distance(self.submission_head, entry.sqhd, entries) } else { 0 };
+        if moved && (u32::from(entry.sqhd) >= entries || fetched > self.unfetched_told) {
             let (head, tail) = (self.submission_head, self.tail_rung);
             return Err(Misbehaved::SubmissionHead { queue, reported: entry.sqhd, head, tail });
         }
