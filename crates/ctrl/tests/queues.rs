@@ -225,6 +225,34 @@ fn abort_of_what_cannot_be_stopped_waits_for_its_end() {
     assert_eq!(host.take_admin().map(|d| d.command), Some(waits), "the limit is free again");
 }
 
+/// Who waits for a command to be gone does not wait for the time that a slow drive would take.
+#[test]
+fn abort_and_deletion_do_not_wait_for_the_timing_model() {
+    let (mut options, held) = held();
+    held.ignore_cancel();
+    options.timing = "latency=50s".parse().expect("a model");
+    let mut host = Host::ready(options);
+    let mut pair = host.pair(1, 16, 16);
+    let first = host.send(&mut pair, read(0, 8, host.at(0), 0));
+    let second = host.send(&mut pair, read(8, 8, host.at(0), 0));
+    let third = host.send(&mut pair, read(16, 8, host.at(0), 0));
+    host.settle();
+    let waits = host.send_admin(abort(1, first));
+    held.release(2);
+    host.settle();
+    let end = host.take(&mut pair).expect("the storage is done with it");
+    assert_eq!((end.command, end.status), (first, 0));
+    assert_eq!(host.take_admin().map(|d| (d.command, d.result)), Some((waits, 1)));
+    assert_eq!(host.take(&mut pair), None, "the second one takes its time");
+    let deletes = host.send_admin(delete_sq(1));
+    host.settle();
+    assert_eq!(host.take(&mut pair).map(|d| (d.command, d.status)), Some((second, 0x008)));
+    held.release(1);
+    host.settle();
+    assert_eq!(host.take(&mut pair).map(|d| (d.command, d.status)), Some((third, 0)));
+    assert_eq!(host.take_admin().map(|d| d.command), Some(deletes));
+}
+
 #[test]
 fn deleting_a_queue_ends_its_commands_first() {
     let (options, held) = held();
