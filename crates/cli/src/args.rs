@@ -269,7 +269,7 @@ pub struct BenchArgs {
     /// or points:50:80us:99:200us:100:1ms (percentile, time, ...).
     #[arg(long, value_name = "LATENCY")]
     pub drive_latency: Option<String>,
-    /// Faults to inject, as KIND[:key=value,...][;KIND...]: error, late, lost, duplicate, flip,
+    /// Faults to inject, as `KIND[:key=value,...][;KIND...]`: error, late, lost, duplicate, flip,
     /// stuck, reset, torn. Examples: flip:n=64   lost:n=100   late:ms=10,rate=0.02.
     #[arg(long, value_name = "SCRIPT")]
     pub faults: Option<String>,
