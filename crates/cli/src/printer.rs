@@ -1,9 +1,29 @@
-//! What people see while something takes long: only on a terminal, only after two seconds.
+//! Lines of results; and what people see while something takes long: only on a terminal, only after
+//! two seconds.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Prints a line of results. A reader that has gone away is no failure; a full disk is.
+///
+/// # Errors
+/// The system's own.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out
+        .write_all(text.as_bytes())
+        .and_then(|()| out.write_all(b"\n"))
+        .and_then(|()| out.flush())
+    {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("writing to standard output")
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Nothing is shown before this.
 const QUIET: Duration = Duration::from_secs(2);

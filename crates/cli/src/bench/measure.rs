@@ -112,7 +112,7 @@ impl<'a> Measurement<'a> {
 
     fn repeat(&mut self, runner: &mut dyn Runner) -> Result<()> {
         let mut repeat = Repeat::new();
-        let path_before = runner.bill().cpu_path_s;
+        let before = runner.bill();
         let limit = self.settings.args.ios.unwrap_or(u64::MAX);
         while (repeat.seconds < self.settings.duration.as_secs_f64()
             || (self.settings.args.faults.is_some() && self.planned < FAULTY_IOS_MIN))
@@ -121,14 +121,15 @@ impl<'a> Measurement<'a> {
         {
             let round = Arc::new(self.plan(runner, limit - repeat.ios)?);
             self.prepare(runner, &round)?;
-            let before = runner.bill();
             let outcome = runner.run(&round)?;
             self.rate = round.plan.len() as f64 / outcome.seconds.max(1e-9);
-            repeat.add(&outcome, &before, &runner.bill());
+            repeat.add(&outcome);
             self.compare(runner, &round, &outcome)?;
             self.data.check_unchanged()?;
         }
-        repeat.cpu_path_s = runner.bill().cpu_path_s - path_before;
+        let after = runner.bill();
+        repeat.cpu_path_s = after.cpu_path_s - before.cpu_path_s;
+        repeat.cpu_all_s = after.cpu_timed_s() - before.cpu_timed_s();
         self.summary.add(&repeat);
         Ok(())
     }
@@ -293,7 +294,9 @@ impl Row {
         self.faults_injected = after.faults_injected - before.faults_injected;
         let in_flight_s = (after.in_flight_ns - before.in_flight_ns) as f64 * 1e-9;
         self.in_flight_mean = in_flight_s / self.seconds.max(1e-9);
-        self.cpu_path_ns_per_io = self.cpu_path_s * 1e9 / self.ios.max(1) as f64;
+        let ns_per_io = 1e9 / self.ios.max(1) as f64;
+        self.cpu_path_ns_per_io = self.cpu_path_s * ns_per_io;
+        self.cpu_all_ns_per_io = (after.cpu_timed_s() - before.cpu_timed_s()) * ns_per_io;
     }
 
     /// Splits the CPU seconds of the row: what no part explains is set-up.

@@ -85,6 +85,13 @@ pub struct Bill {
     pub faults_injected: u64,
 }
 
+impl Bill {
+    /// CPU seconds of path, emulated drive and simulated GPU.
+    pub fn cpu_timed_s(&self) -> f64 {
+        self.cpu_path_s + self.cpu_device_s + self.cpu_gpu_s
+    }
+}
+
 /// What a runner is, for the row.
 #[derive(Clone, Debug, Default)]
 pub struct Description {

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use crate::args::{Memory, Verify};
 use crate::bench::machine;
 use crate::bench::measure::latency_histogram;
-use crate::bench::round::{Bill, Description, RoundOutcome};
+use crate::bench::round::{Description, RoundOutcome};
 use crate::bench::settings::{Point, Settings};
 use crate::report::Row;
 
@@ -19,17 +19,26 @@ pub struct Repeat {
     pub seconds: f64,
     /// CPU seconds of the path.
     pub cpu_path_s: f64,
+    /// CPU seconds of path, emulated drive and simulated GPU.
+    pub cpu_all_s: f64,
     latencies: Histogram<u64>,
 }
 
 impl Repeat {
     /// Nothing yet.
     pub fn new() -> Self {
-        Self { ios: 0, errors: 0, seconds: 0.0, cpu_path_s: 0.0, latencies: latency_histogram() }
+        Self {
+            ios: 0,
+            errors: 0,
+            seconds: 0.0,
+            cpu_path_s: 0.0,
+            cpu_all_s: 0.0,
+            latencies: latency_histogram(),
+        }
     }
 
     /// Adds a round.
-    pub fn add(&mut self, outcome: &RoundOutcome, _before: &Bill, _after: &Bill) {
+    pub fn add(&mut self, outcome: &RoundOutcome) {
         self.ios += outcome.results.len() as u64;
         self.seconds += outcome.seconds;
         for result in &outcome.results {
@@ -56,6 +65,7 @@ pub struct Summary {
     p50: Range,
     p99: Range,
     cpu_ns: Range,
+    cpu_all_ns: Range,
     latencies: Histogram<u64>,
 }
 
@@ -72,6 +82,7 @@ impl Default for Summary {
             p50: Range::default(),
             p99: Range::default(),
             cpu_ns: Range::default(),
+            cpu_all_ns: Range::default(),
             latencies: latency_histogram(),
         }
     }
@@ -108,6 +119,7 @@ impl Summary {
         self.p50.see(repeat.latencies.value_at_quantile(0.5) as f64);
         self.p99.see(repeat.latencies.value_at_quantile(0.99) as f64);
         self.cpu_ns.see(repeat.cpu_path_s * 1e9 / repeat.ios as f64);
+        self.cpu_all_ns.see(repeat.cpu_all_s * 1e9 / repeat.ios as f64);
         // Both have the same bounds.
         self.latencies.add(&repeat.latencies).expect("histograms of one shape add up");
     }
@@ -154,6 +166,8 @@ impl Summary {
             latency_ns_mean: self.latencies.mean(),
             cpu_path_ns_per_io_min: self.cpu_ns.low(),
             cpu_path_ns_per_io_max: self.cpu_ns.high(),
+            cpu_all_ns_per_io_min: self.cpu_all_ns.low(),
+            cpu_all_ns_per_io_max: self.cpu_all_ns.high(),
             memory: match args.memory {
                 Memory::Device => "device".to_owned(),
                 Memory::Host => "host".to_owned(),

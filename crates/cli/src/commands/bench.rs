@@ -11,7 +11,7 @@ use crate::bench::measure::{Measurement, cpu_since};
 use crate::bench::settings::Settings;
 use crate::bench::{cpu, machine, paths};
 use crate::commands::NOT_CLEAN;
-use crate::printer::Progress;
+use crate::printer::{Progress, print};
 use crate::report::{Context, ReportFile, Row, default_files, details, html, table};
 use crate::{interrupt, units};
 
@@ -51,7 +51,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         drop(runner);
         row.close_bill(cpu_since(before) + share);
         if settings.args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            print(&serde_json::to_string(&row)?)?;
         }
         rows.push(row);
     }
@@ -93,11 +93,11 @@ fn finish(
     let interrupted = interrupt::asked();
     if !settings.args.json {
         for sentence in &context.emulated {
-            println!("{sentence}");
+            print(sentence)?;
         }
-        println!("{}\n\n{}", table(rows), details(rows));
+        print(&format!("{}\n\n{}", table(rows), details(rows)))?;
         for (name, value) in context.facts.iter().filter(|(name, _)| name == "data") {
-            println!("{name}: {value}");
+            print(&format!("{name}: {value}"))?;
         }
     }
     if interrupted {
@@ -113,7 +113,7 @@ fn finish(
     let written = [&reports.csv, &reports.html].into_iter().flatten();
     let names: Vec<String> = written.map(|file| file.path().display().to_string()).collect();
     if !names.is_empty() && !settings.args.json {
-        println!("written: {}", names.join(", "));
+        print(&format!("written: {}", names.join(", ")))?;
     }
     Ok(verdict(rows, settings.args.faults.is_some()))
 }

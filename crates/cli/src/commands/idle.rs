@@ -16,6 +16,7 @@ use crate::bench::data::Data;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
 use crate::commands::NOT_CLEAN;
+use crate::printer::print;
 use crate::{interrupt, units};
 
 /// Bytes of the one request.
@@ -144,22 +145,22 @@ fn at_share(sorted: &[u64], percent: usize) -> u64 {
 
 fn report(args: &IdleArgs, idle: &Idle) -> Result<()> {
     if args.json {
-        println!("{}", serde_json::to_string(idle)?);
+        print(&serde_json::to_string(idle)?)?;
         return Ok(());
     }
-    println!(
+    print(&format!(
         "{} ring(s) attached, no lane active for {:.1} s: {:.4} cores a side core ({} of them)",
         idle.rings, idle.idle_s, idle.cores_per_side_core, idle.side_cores
-    );
-    println!(
+    ))?;
+    print(&format!(
         "first request after {:.1} s idle: p50 {}, p99 {} ({} samples, {} errors)",
         idle.pause_s,
         units::nanoseconds(idle.first_request_ns_p50 as f64),
         units::nanoseconds(idle.first_request_ns_p99 as f64),
         idle.samples,
         idle.errors
-    );
-    println!("The GPU is {}; the side cores are real threads of this machine.", idle.gpu);
+    ))?;
+    print(&format!("The GPU is {}; the side cores are real threads of this machine.", idle.gpu))?;
     Ok(())
 }
 

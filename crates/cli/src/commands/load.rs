@@ -17,7 +17,7 @@ use crate::bench::faults;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
 use crate::commands::NOT_CLEAN;
-use crate::printer::Progress;
+use crate::printer::{Progress, print};
 use crate::{interrupt, units};
 
 /// Bytes loaded between two looks at progress and Ctrl-C.
@@ -191,25 +191,25 @@ fn checksum(runner: &mut dyn Runner, bytes: u64) -> Result<String> {
 
 fn report(args: &LoadArgs, loaded: &Loaded) -> Result<()> {
     if args.json {
-        println!("{}", serde_json::to_string(loaded)?);
+        print(&serde_json::to_string(loaded)?)?;
         return Ok(());
     }
-    println!("file    {} ({} bytes)", loaded.file, units::thousands(loaded.bytes));
-    println!(
+    print(&format!("file    {} ({} bytes)", loaded.file, units::thousands(loaded.bytes)))?;
+    print(&format!(
         "path    {}, route {}, {} I/Os",
         loaded.path,
         loaded.route,
         units::thousands(loaded.ios)
-    );
-    println!("gpu     {}", loaded.gpu);
-    println!("drive   {}", loaded.drive);
-    println!("rate    {} ({:.3} s)", units::rate(loaded.bytes_per_s), loaded.seconds);
+    ))?;
+    print(&format!("gpu     {}", loaded.gpu))?;
+    print(&format!("drive   {}", loaded.drive))?;
+    print(&format!("rate    {} ({:.3} s)", units::rate(loaded.bytes_per_s), loaded.seconds))?;
     if loaded.faults_injected > 0 {
-        println!("faults  {} injected", units::thousands(loaded.faults_injected));
+        print(&format!("faults  {} injected", units::thousands(loaded.faults_injected)))?;
     }
-    println!("sha256  {}", loaded.sha256);
+    print(&format!("sha256  {}", loaded.sha256))?;
     if loaded.gpu.starts_with("simulated") {
-        println!("The GPU is simulated: the rate is the simulator's, not a GPU's.");
+        print("The GPU is simulated: the rate is the simulator's, not a GPU's.")?;
     }
     Ok(())
 }

@@ -42,7 +42,9 @@ pub fn html(rows: &[Row], context: &Context) -> String {
     }
     out.push_str("</div>\n<h2>Rates and latencies</h2>\n");
     main_table(&mut out, rows);
-    out.push_str("<h2>Who did what, and what it cost</h2>\n");
+    out.push_str("<h2>Who did what</h2>\n");
+    deeds_table(&mut out, rows);
+    out.push_str("<h2>What it cost</h2>\n");
     bill_table(&mut out, rows);
     out.push_str("<h2>How it was measured</h2>\n<dl>");
     let command = [("command".to_owned(), context.command.clone())];
@@ -154,6 +156,12 @@ fn charts(rows: &[Row]) -> Vec<Chart> {
         one("CPU time of the path", "CPU time an I/O", units::nanoseconds, |row| {
             (row.cpu_path_ns_per_io, row.cpu_path_ns_per_io_min, row.cpu_path_ns_per_io_max)
         }),
+        one(
+            "CPU time of path, software drive and simulated GPU",
+            "CPU time an I/O",
+            units::nanoseconds,
+            |row| (row.cpu_all_ns_per_io, row.cpu_all_ns_per_io_min, row.cpu_all_ns_per_io_max),
+        ),
     ]
 }
 
@@ -273,16 +281,43 @@ fn main_table(out: &mut String, rows: &[Row]) {
     out.push_str("</tbody></table></div>\n");
 }
 
+fn deeds_table(out: &mut String, rows: &[Row]) {
+    head(
+        out,
+        "path",
+        "I/O|edges right|in flight|at device|system calls|doorbells GPU|doorbells CPU|polled by GPU|\
+         polled by CPU|request bytes",
+    );
+    for row in rows {
+        path_cell(out, row);
+        cells(
+            out,
+            &[
+                units::bytes(row.io_bytes),
+                units::thousands(row.ios_edges_right),
+                format!("{:.1}", row.in_flight_mean),
+                units::thousands(row.ios_at_device),
+                units::thousands(row.syscalls),
+                units::thousands(row.doorbells_gpu),
+                units::thousands(row.doorbells_cpu),
+                units::thousands(row.completions_polled_gpu),
+                units::thousands(row.completions_polled_cpu),
+                units::short(row.request_bytes_per_io),
+            ],
+        );
+    }
+    out.push_str("</tbody></table></div>\n");
+}
+
 fn bill_table(out: &mut String, rows: &[Row]) {
     head(
         out,
         "path",
-        "I/O|in flight|system calls|at device|doorbells GPU|doorbells CPU|polled by GPU|polled by CPU|\
-         request bytes|CPU path|CPU drive|CPU GPU|CPU set-up|side cores|lanes|distinct|cached before|\
-         cached after",
+        "I/O|CPU path|CPU drive|CPU GPU|CPU set-up|CPU all|side cores|SMs|lanes|distinct blocks|\
+         cached before|cached after",
     );
     for row in rows {
-        let _ = write!(out, "<tr><td class=\"t\"><b>{}</b></td>", escape(&row.path));
+        path_cell(out, row);
         let seconds = |value: f64| format!("{value:.2} s");
         let share = |value: f64| match value {
             v if v < 0.0 => "unknown".to_owned(),
@@ -292,19 +327,13 @@ fn bill_table(out: &mut String, rows: &[Row]) {
             out,
             &[
                 units::bytes(row.io_bytes),
-                format!("{:.1}", row.in_flight_mean),
-                units::thousands(row.syscalls),
-                units::thousands(row.ios_at_device),
-                units::thousands(row.doorbells_gpu),
-                units::thousands(row.doorbells_cpu),
-                units::thousands(row.completions_polled_gpu),
-                units::thousands(row.completions_polled_cpu),
-                units::short(row.request_bytes_per_io),
                 seconds(row.cpu_path_s),
                 seconds(row.cpu_device_s),
                 seconds(row.cpu_gpu_s),
                 seconds(row.cpu_setup_s),
+                seconds(row.cpu_s),
                 row.side_cores.to_string(),
+                row.sms.to_string(),
                 units::thousands(u64::from(row.lanes)),
                 share(row.distinct_fraction),
                 share(row.cached_before),
@@ -313,6 +342,10 @@ fn bill_table(out: &mut String, rows: &[Row]) {
         );
     }
     out.push_str("</tbody></table></div>\n");
+}
+
+fn path_cell(out: &mut String, row: &Row) {
+    let _ = write!(out, "<tr><td class=\"t\"><b>{}</b></td>", escape(&row.path));
 }
 
 fn head(out: &mut String, words: &str, numbers: &str) {

@@ -80,6 +80,12 @@ pub struct Row {
     pub cpu_path_ns_per_io_min: f64,
     /// The same, of the dearest repeat.
     pub cpu_path_ns_per_io_max: f64,
+    /// CPU time of path, emulated drive and simulated GPU an I/O, over all repeats.
+    pub cpu_all_ns_per_io: f64,
+    /// The same, of the cheapest repeat.
+    pub cpu_all_ns_per_io_min: f64,
+    /// The same, of the dearest repeat.
+    pub cpu_all_ns_per_io_max: f64,
     /// `device` or `host`.
     pub memory: String,
     /// `random` or `sequential`.

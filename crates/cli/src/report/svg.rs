@@ -173,9 +173,10 @@ impl Chart {
             );
         }
         let middle = TOP + (HEIGHT - TOP - BOTTOM) / 2.0;
+        let kind = if scale.logarithmic { " (logarithmic)" } else { "" };
         let _ = writeln!(
             out,
-            "<text class=\"axis middle\" transform=\"translate(16 {middle:.1}) rotate(-90)\">{}</text>",
+            "<text class=\"axis middle\" transform=\"translate(16 {middle:.1}) rotate(-90)\">{}{kind}</text>",
             escape(&self.y_label)
         );
     }
