@@ -22,7 +22,7 @@ use crate::report::Row;
 /// Timed seconds that a round should take.
 const ROUND_S: f64 = 0.08;
 /// I/Os of a round that compares nothing, at most.
-const UNCHECKED_MAX: usize = 1 << 19;
+const UNCHECKED_MAX: usize = 1 << 20;
 /// A row with faults has at least so many I/Os, however short.
 const FAULTY_IOS_MIN: u64 = 2048;
 /// Bytes compared at once.
@@ -119,7 +119,8 @@ impl<'a> Measurement<'a> {
             && repeat.ios < limit
             && !interrupt::asked()
         {
-            let round = Arc::new(self.plan(runner, limit - repeat.ios)?);
+            let left_s = self.settings.duration.as_secs_f64() - repeat.seconds;
+            let round = Arc::new(self.plan(runner, limit - repeat.ios, left_s)?);
             self.prepare(runner, &round)?;
             let outcome = runner.run(&round)?;
             self.rate = round.plan.len() as f64 / outcome.seconds.max(1e-9);
@@ -135,13 +136,14 @@ impl<'a> Measurement<'a> {
     }
 
     /// Draws the I/Os of a round: as many as take about [`ROUND_S`].
-    fn plan(&mut self, runner: &mut dyn Runner, ios_left: u64) -> Result<Round> {
+    fn plan(&mut self, runner: &mut dyn Runner, ios_left: u64, left_s: f64) -> Result<Round> {
         let io_bytes = self.point.io_bytes;
         let room = self.settings.destination_bytes(self.point) / io_bytes as usize;
         let recycled = room <= runner.in_flight_max() && self.settings.args.verify == Verify::None;
         let most = if recycled { UNCHECKED_MAX } else { room };
         let wanted = if self.rate > 0.0 {
-            let seconds = if recycled { ROUND_S * 4.0 } else { ROUND_S };
+            // Nothing to compare: one round may take all the time that is left.
+            let seconds = if recycled { left_s.max(ROUND_S) } else { ROUND_S };
             usize::try_from(crate::units::whole(self.rate * seconds)).unwrap_or(most)
         } else if self.settings.args.faults.is_some() {
             // Faults that are counted fall on the first I/Os: they shall all be there.

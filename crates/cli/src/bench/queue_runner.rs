@@ -110,8 +110,12 @@ impl QueueRunner {
     fn start_thread(&self, index: u32) -> Result<Thread> {
         let o = &self.options;
         let (transport, registered) = self.transport()?;
-        let options =
-            WorkerOptions { depth: o.depth as usize, slots: self.slots(), limit: o.limit };
+        let options = WorkerOptions {
+            workers: o.queues as usize,
+            depth: o.depth as usize,
+            slots: self.slots(),
+            limit: o.limit,
+        };
         let storage = Arc::clone(&o.storage);
         let how = QueueOptions { depth: o.depth, registered };
         let (jobs, inbox) = channel::<Job>();

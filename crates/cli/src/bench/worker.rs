@@ -58,6 +58,8 @@ pub enum Transport {
 
 /// What a worker needs to know.
 pub struct WorkerOptions {
+    /// Workers on the same round.
+    pub workers: usize,
     /// I/Os in flight at most.
     pub depth: usize,
     /// Slots of staging.
@@ -120,6 +122,8 @@ pub struct Worker {
     taken: std::ops::Range<usize>,
     completions: Vec<Completion>,
     done: Done,
+    /// The clock as read a moment ago, if no wait came between.
+    read_ns: Option<u64>,
     /// When the queue last answered with success, from the start of the round.
     answered_ns: u64,
 }
@@ -142,6 +146,7 @@ impl Worker {
             completions: Vec::new(),
             done: Done::default(),
             answered_ns: 0,
+            read_ns: None,
         }
     }
 
@@ -149,6 +154,7 @@ impl Worker {
     pub fn run(&mut self, job: &Job) -> Done {
         let cpu_before = cpu::thread_seconds();
         self.answered_ns = 0;
+        self.read_ns = None;
         self.done.results.reserve(job.round.plan.len() / 8);
         loop {
             self.fill(job);
@@ -157,6 +163,7 @@ impl Worker {
             if progress {
                 continue;
             }
+            self.read_ns = None;
             if self.queue.in_flight() > 0 {
                 self.queue.wait_for_completion(WAIT);
                 self.cancel_overdue(job);
@@ -179,7 +186,9 @@ impl Worker {
     fn take(&mut self, job: &Job) -> Option<usize> {
         if self.taken.is_empty() {
             let all = job.round.plan.len();
-            let take = TAKE.min(self.options.depth.max(COPY_BATCH));
+            // Towards the end of a round less at once, so that all workers end together.
+            let left = all.saturating_sub(job.next.load(Ordering::Relaxed));
+            let take = (left / (4 * self.options.workers)).clamp(1, TAKE);
             let first = job.next.fetch_add(take, Ordering::Relaxed);
             self.taken = first.min(all)..(first + take).min(all);
         }
@@ -188,7 +197,8 @@ impl Worker {
 
     /// Submits until the queue, the slots or the round is exhausted.
     fn fill(&mut self, job: &Job) {
-        let started_ns = elapsed(job);
+        // What was read at the end of the last I/O is before the next one's ticket.
+        let started_ns = self.read_ns.take().unwrap_or_else(|| elapsed(job));
         while (self.queue.in_flight() as usize) < self.options.depth {
             if let Some(slot) = self.ready.pop() {
                 self.submit(job, slot, started_ns);
@@ -291,7 +301,9 @@ impl Worker {
             Transport::Bounce { .. } => return self.copy_later(job, slot, Direction::ToDevice),
         };
         let right = edges_right(&job.round, index, target, place);
-        self.end(job, slot, completion.status, io_bytes, right);
+        let end_ns = if job.round.edges.is_empty() { now_ns } else { elapsed(job) };
+        self.record(slot, completion.status, io_bytes, end_ns, right);
+        self.read_ns = Some(end_ns);
     }
 
     fn copy_later(&mut self, job: &Job, slot: usize, direction: Direction) {
