@@ -61,7 +61,7 @@ type Rule = fn(&[Source]) -> Result<Vec<String>>;
 /// Runs all rules; a rule without findings is one check that held.
 pub fn check() -> Result<Outcome> {
     let sources = sources()?;
-    let rules: [Rule; 9] = [
+    let rules: [Rule; 10] = [
         sizes::headers,
         sizes::lines,
         sizes::functions,
@@ -70,6 +70,7 @@ pub fn check() -> Result<Outcome> {
         words::banned,
         arrows::down,
         documents::links,
+        documents::quoted,
         documents::change_log,
     ];
     let mut outcome = Outcome::default();

@@ -28,6 +28,30 @@ pub fn links(sources: &[Source]) -> Result<Vec<String>> {
     Ok(findings)
 }
 
+/// A block after a line `<!-- file: NAME -->` is that file, to the letter.
+pub fn quoted(sources: &[Source]) -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(|source| source.is(&[".md"])) {
+        for (before, rest) in pieces(&source.text) {
+            let Some((name, block)) = rest.split_once(" -->\n```") else { continue };
+            let body = block.split_once('\n').map_or("", |(_, body)| body);
+            let quoted = body.split_once("\n```").map_or(body, |(quoted, _)| quoted);
+            let known = sources.iter().find(|other| other.name == name);
+            if known.is_none_or(|file| file.text.trim_end() != quoted.trim_end()) {
+                let line = before.lines().count() + 1;
+                findings.push(source.at(line, format!("the block below is not {name}")));
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// What stands before and after each mark of a quoted file.
+fn pieces(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mark = "<!-- file: ";
+    text.match_indices(mark).map(move |(at, _)| (&text[..at], &text[at + mark.len()..]))
+}
+
 /// CHANGELOG.md is in the form of "Keep a Changelog".
 pub fn change_log(sources: &[Source]) -> Result<Vec<String>> {
     let Some(source) = sources.iter().find(|source| source.name == "CHANGELOG.md") else {
@@ -90,6 +114,19 @@ mod tests {
         let text = "[a](Cargo.toml) [b](nowhere.md) `crates/xtask/none.rs` [c](#here)".to_owned();
         let found = links(&[Source { name: "README.md".to_owned(), text }]).unwrap();
         assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn a_quoted_file_that_has_changed_is_found() {
+        let file = |name: &str, text: &str| Source { name: name.to_owned(), text: text.to_owned() };
+        let page = file("R.md", "a\n\n<!-- file: k.cu -->\n```cpp\nint x;\n```\n");
+        let same = [page, file("k.cu", "int x;\n")];
+        assert!(quoted(&same).unwrap().is_empty());
+        let [page, _] = same;
+        assert_eq!(
+            quoted(&[page, file("k.cu", "int y;\n")]).unwrap(),
+            ["R.md:3: the block below is not k.cu"]
+        );
     }
 
     #[test]
