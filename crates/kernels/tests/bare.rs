@@ -258,15 +258,15 @@ fn waiters_leave_when_a_new_epoch_brings_no_answer() {
 
 #[test]
 fn a_cancel_names_the_record_in_its_turn() {
-    let bare = Bare::new(4, 0, 41);
+    let bare = Bare::new(4, 0, 0xffff);
     let launch = bare.start(&kernels::PROBE_GIVE_UP, 1, Duration::from_millis(1));
     // The read; then its cancel, since the second read finds the record busy.
     bare.wait_for_tail(2);
     let read = bare.entry(0).unpack();
     let cancel = bare.entry(1).unpack();
-    assert_eq!((read.opcode, read.record_turn), (OP_READ, 42));
-    assert_eq!((cancel.opcode, cancel.record, cancel.record_turn), (OP_CANCEL, 0, 42));
-    bare.complete(0, 42, status::CANCELLED);
+    assert_eq!((read.opcode, read.record_turn), (OP_READ, 0));
+    assert_eq!((cancel.opcode, cancel.record, cancel.record_turn), (OP_CANCEL, 0, 0));
+    bare.complete(0, 0, status::CANCELLED);
     let seen = bare.finish(launch, 1)[0];
     assert_eq!((seen.busy, seen.failed, seen.status), (1, 1, status::CANCELLED.into()), "{seen:?}");
 }
