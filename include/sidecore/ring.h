@@ -79,6 +79,8 @@ struct Handle {
   u32 bytes;
   /// PENDING while in flight, then how it ended.
   Completion completion;
+  /// When to stop waiting for an end that a lost side core owes; 0 where none is lost.
+  u64 lost_by_ns;
 
   /// Whether it is in flight as far as this lane knows.
   /// Participants: thread. Order: none. Blocks: never. Effects: none.
@@ -187,7 +189,7 @@ class Ring {
   // impl/ring__wait.h
   SC_DEVICE void poll(Handle& handle, u64 timeout_ns) const;
   SC_DEVICE bool look(Handle& handle) const;
-  SC_DEVICE bool lost(Handle& handle, u64& lost_by_ns) const;
+  SC_DEVICE bool lost(Handle& handle) const;
 
   abi::RingView view_;
 };

@@ -1,13 +1,17 @@
 /// The benchmark's kernel: takes planned I/Os off a common counter and does them over a ring.
 ///
-/// Each warp takes 32 I/Os at a time, one a lane, and keeps up to `batch` such rounds in flight. A
-/// lane waits for its own I/O alone, so that a sample is that I/O's own time: from before its ticket
-/// is reserved to after its last byte has been read.
+/// A sample is one I/O's own time: from before its ticket is reserved to after its last byte has been
+/// read, whatever others wait for. So each lane waits for its own I/O alone. With a batch of 1 the
+/// warp asks together, and together again once each lane has its answer. With more, a lane looks at
+/// all that it has in flight and takes new I/Os as soon as any has ended, with whoever else may.
 #include <sidecore/ring.h>
 
 namespace {
 
 using namespace sidecore;
+
+/// Pauses between two looks at all I/Os in flight: from this to sixteen times it.
+constexpr u32 PAUSE_NS = 64;
 
 /// One of a lane's I/Os in flight.
 struct Flight {
@@ -67,9 +71,12 @@ SC_DEVICE Flight start(const abi::BenchArgs& args, Ring& ring, Lanes lanes, u32 
   return flight;
 }
 
-SC_DEVICE void finish(const abi::BenchArgs& args, Ring& ring, Flight& flight, Counts& counts) {
+/// Waits for an I/O at most `timeout_ns`, checks and notes it; whether it has ended.
+SC_DEVICE bool finish(const abi::BenchArgs& args, Ring& ring, Flight& flight, Counts& counts,
+                      u64 timeout_ns) {
   const bool submitted = flight.handle.pending();
-  const Completion completion = ring.wait(Lanes::alone(), flight.handle);
+  const Completion completion = ring.wait_until(Lanes::alone(), flight.handle, timeout_ns);
+  if (flight.handle.pending()) return false;
   const u64 io = flight.io;
   u16 flags = submitted ? abi::BENCH_SUBMITTED : 0;
   const bool check = (args.flags & abi::BENCH_CHECK_EDGES) != 0 && completion.ok() &&
@@ -82,49 +89,71 @@ SC_DEVICE void finish(const abi::BenchArgs& args, Ring& ring, Flight& flight, Co
                                       static_cast<u64>(flags) << 16 | completion.status);
   counts.submitted += submitted ? 1 : 0;
   counts.polled += submitted ? 1 : 0;
+  return true;
 }
 
-/// Takes the next I/Os for the lanes of this warp; the first one's index.
-SC_DEVICE u64 take(const abi::BenchArgs& args, Lanes lanes) {
-  const u32 leader = arch::lowest_bit(lanes.mask);
-  u64 first = 0;
-  if (arch::lane_index() == leader) {
-    auto* const totals = reinterpret_cast<abi::BenchTotals*>(args.totals);
-    first = arch::fetch_add_device(&totals->next, static_cast<u64>(arch::popcount(lanes.mask)));
-  }
-  return arch::shuffle(lanes.mask, first, leader);
-}
-
-/// Does the warp's share; `BATCH` bounds what each lane has in flight.
-template <u32 BATCH>
-SC_DEVICE void work(const abi::BenchArgs& args, Ring& ring, Lanes lanes, Counts& counts) {
+/// Takes the next I/Os, one a lane of `mask`; this lane's index.
+SC_DEVICE u64 take(const abi::BenchArgs& args, u32 mask) {
   const u32 lane = arch::lane_index();
-  const u32 rank = arch::popcount(lanes.mask & ((1u << lane) - 1));
-  const u32 warps = (arch::block_threads() + 31) / 32;
-  const u32 warp = arch::block_index() * warps + arch::warp_index();
+  const u32 leader = arch::lowest_bit(mask);
+  u64 first = 0;
+  if (lane == leader) {
+    auto* const totals = reinterpret_cast<abi::BenchTotals*>(args.totals);
+    first = arch::fetch_add_device(&totals->next, static_cast<u64>(arch::popcount(mask)));
+  }
+  return arch::shuffle(mask, first, leader) + arch::popcount(mask & ((1u << lane) - 1));
+}
+
+/// One I/O a lane at a time.
+SC_DEVICE void work_in_step(const abi::BenchArgs& args, Ring& ring, u32 warp, u32 mask,
+                            Counts& counts) {
+  for (;;) {
+    const u64 io = take(args, mask);
+    const bool mine = io < args.ios;
+    // Who finds nothing left is done; the others are the lanes below it.
+    mask = arch::ballot(mask, mine);
+    if (!mine) return;
+    Flight flight = start(args, ring, Lanes{mask}, ring.record(warp, 1, 0), io);
+    finish(args, ring, flight, counts, FOREVER);
+  }
+}
+
+/// Up to `batch` <= BATCH I/Os a lane at a time.
+template <u32 BATCH>
+SC_DEVICE void work_apart(const abi::BenchArgs& args, Ring& ring, u32 warp, u32 mask,
+                          Counts& counts) {
   const u32 batch = args.batch < BATCH ? args.batch : BATCH;
+  const u64 all = batch == 64 ? ~0ull : (1ull << batch) - 1;
   Flight flights[BATCH];
-  u32 issued = 0;
-  u32 ended = 0;
-  for (bool more = true; more || ended != issued;) {
-    while (more && issued - ended < batch) {
-      const u64 first = take(args, lanes);
-      more = first < args.ios;
-      if (!more) break;
-      const bool mine = first + rank < args.ios;
-      const u32 takers = arch::ballot(lanes.mask, mine);
-      Flight& flight = flights[issued % batch];
-      flight.io = ~0ull;
-      if (mine) {
-        const u32 record = ring.record(warp, args.batch, issued % batch);
-        flight = start(args, ring, Lanes{takers}, record, first + rank);
-      }
-      ++issued;
+  u64 busy = 0;
+  bool more = true;
+  u32 pause_ns = PAUSE_NS;
+  while (arch::any(mask, more || busy != 0)) {
+    const u64 before = busy;
+    for (u32 slot = 0; slot < batch; ++slot) {
+      if ((busy >> slot & 1) == 0) continue;
+      if (finish(args, ring, flights[slot], counts, 0)) busy &= ~(1ull << slot);
     }
-    if (ended == issued) continue;
-    Flight& flight = flights[ended % batch];
-    if (flight.io != ~0ull) finish(args, ring, flight, counts);
-    ++ended;
+    const bool wants = more && busy != all;
+    const u32 takers = arch::ballot(mask, wants);
+    if (wants) {
+      const u64 io = take(args, takers);
+      more = io < args.ios;
+      const u32 with_one = arch::ballot(takers, more);
+      if (more) {
+        u32 slot = 0;
+        while ((busy >> slot & 1) != 0) ++slot;
+        const u32 record = ring.record(warp, args.batch, slot);
+        flights[slot] = start(args, ring, Lanes{with_one}, record, io);
+        busy |= 1ull << slot;
+      }
+    }
+    if (busy != before) {
+      pause_ns = PAUSE_NS;
+    } else if (busy != 0) {
+      arch::pause(pause_ns, "bench: any completion");
+      if (pause_ns < PAUSE_NS * 16) pause_ns *= 2;
+    }
   }
 }
 
@@ -136,12 +165,14 @@ SC_KERNEL(sidecore_bench_ring, sidecore::abi::BenchArgs, args) {
   Ring ring;
   if (args.batch == 0 || ring.attach(views[arch::block_index() % args.ring_count]) != status::SUCCESS) return;
   Counts counts{};
+  const u32 warps = (arch::block_threads() + 31) / 32;
+  const u32 warp = arch::block_index() * warps + arch::warp_index();
   if (args.batch == 1) {
-    work<1>(args, ring, lanes, counts);
+    work_in_step(args, ring, warp, lanes.mask, counts);
   } else if (args.batch <= 8) {
-    work<8>(args, ring, lanes, counts);
+    work_apart<8>(args, ring, warp, lanes.mask, counts);
   } else {
-    work<abi::BENCH_BATCH_MAX>(args, ring, lanes, counts);
+    work_apart<abi::BENCH_BATCH_MAX>(args, ring, warp, lanes.mask, counts);
   }
   auto* const totals = reinterpret_cast<abi::BenchTotals*>(args.totals);
   arch::fetch_add_device(&totals->completions_polled, counts.polled);

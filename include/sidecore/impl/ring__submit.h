@@ -28,7 +28,7 @@ SC_DEVICE u64 Ring::load_record(u32 record) const {
   return arch::load_relaxed(reinterpret_cast<const u64*>(at));
 }
 
-SC_DEVICE u64 Ring::load_state() const { return arch::load_acquire(&control()->state); }
+SC_DEVICE u64 Ring::load_state() const { return arch::load_relaxed(&control()->state); }
 
 /// Whether lanes move this operation's payload.
 SC_DEVICE bool Ring::moves_payload(u8 opcode) const {
@@ -92,6 +92,7 @@ SC_DEVICE Handle Ring::submit(Lanes lanes, u8 opcode, u32 record, const Transfer
   handle.target = address;
   handle.bytes = transfer.bytes;
   handle.completion = Completion{wish.verdict, 0};
+  handle.lost_by_ns = 0;
   if (wish.verdict == status::SUCCESS) {
     // This lane is the record's owner; nobody else reads its turn while the request is in flight.
     arch::store_relaxed_device(turns + record, turn);

@@ -26,17 +26,18 @@ SC_DEVICE bool Ring::look(Handle& handle) const {
 /// When the epoch changes, the supervisor ends what was in flight. A side core that hangs while it
 /// ends a request keeps that request to itself: hence a bound from the change on, twice the ring's
 /// limit.
-SC_DEVICE bool Ring::lost(Handle& handle, u64& lost_by_ns) const {
+SC_DEVICE bool Ring::lost(Handle& handle) const {
   const u64 state = load_state();
   if (static_cast<u32>(state) == abi::STATE_CLOSED) {
     // The last completions were stored before the state.
+    arch::fence_acquire_system();
     if (!look(handle)) handle.completion = Completion{status::RING_CLOSED, 0};
     return true;
   }
   if (static_cast<u32>(state >> 32) == handle.epoch) return false;
   const u64 now = arch::timer_ns();
-  if (lost_by_ns == 0) lost_by_ns = now + static_cast<u64>(view_.limit_ms) * 2000000;
-  if (now < lost_by_ns) return false;
+  if (handle.lost_by_ns == 0) handle.lost_by_ns = now + view_.limit_ms * 2000000ull;
+  if (now < handle.lost_by_ns) return false;
   if (!look(handle)) handle.completion = Completion{status::SIDE_CORE_LOST, 0};
   return true;
 }
@@ -45,11 +46,11 @@ SC_DEVICE bool Ring::lost(Handle& handle, u64& lost_by_ns) const {
 SC_DEVICE void Ring::poll(Handle& handle, u64 timeout_ns) const {
   if (!handle.pending()) return;
   const u64 started_ns = timeout_ns == FOREVER ? 0 : arch::timer_ns();
-  u64 lost_by_ns = 0;
   u32 pause_ns = RING_WAIT_PAUSE_NS;
   for (u32 round = 1; !look(handle); ++round) {
-    if (round % RING_STATE_PERIOD == 0 && lost(handle, lost_by_ns)) return;
-    if (timeout_ns != FOREVER && arch::timer_ns() - started_ns >= timeout_ns) return;
+    const bool over = timeout_ns != FOREVER && arch::timer_ns() - started_ns >= timeout_ns;
+    if ((over || round % RING_STATE_PERIOD == 0) && lost(handle)) return;
+    if (over) return;
     arch::pause(pause_ns, "ring: a completion");
     if (pause_ns < RING_WAIT_PAUSE_NS * 16) pause_ns *= 2;
   }
@@ -65,7 +66,8 @@ SC_DEVICE Completion Ring::wait_until(Lanes lanes, Handle& handle, u64 timeout_n
     const u32 bytes = c.detail < handle.bytes ? c.detail : handle.bytes;
     const u64 staging = view_.staging + static_cast<u64>(handle.record) * view_.staging_stride;
     ring_impl::copy_payloads(lanes.mask, handle.target, staging, arrived ? bytes : 0);
-    // The staging area was read before it can be named by the record's next request.
+    // The staging area was read before it can be named by the record's next request. (Loads that
+    // are overtaken by later stores are beyond the simulator's model: no test misses this fence.)
     arch::fence_system();
   }
   return handle.completion;
