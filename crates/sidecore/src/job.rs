@@ -43,8 +43,6 @@ pub(crate) struct Job {
     pub opcode: u8,
     pub state: JobState,
     pub cause: Cause,
-    /// It was lost to the quiescing of its queue once and started again.
-    pub retried: bool,
 }
 
 impl Job {
@@ -61,7 +59,6 @@ impl Job {
         opcode: OP_READ,
         state: JobState::Idle,
         cause: Cause::None,
-        retried: false,
     };
 
     /// Takes over a checked request. The serial moves on.
@@ -80,7 +77,6 @@ impl Job {
             opcode: request.opcode,
             state: JobState::Waiting,
             cause: Cause::None,
-            retried: false,
         };
     }
 

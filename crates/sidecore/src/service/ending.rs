@@ -9,8 +9,7 @@
 //! Where a queue has ended nothing of its own accord since a request began whose limit passed, not
 //! that one alone hangs: it is quiesced as well.
 //!
-//! Requests that a quiesced queue gives back though nobody asked for their end are started once
-//! more. Storage writes staging only, never a buffer: payload is delivered here, after the claim.
+//! Requests that a quiesced queue gives back though nobody asked for their end are started again. Storage writes staging only, never a buffer: payload is delivered here, after the claim.
 
 use abi::ring::{OP_READ, OP_WRITE};
 use abi::status;
@@ -252,17 +251,15 @@ impl Service {
         if all && job.cause == Cause::None {
             job.cause = Cause::Host;
         }
-        match (job.cause, completion) {
-            (Cause::Limit, _) => self.end_early(ring, record, status::TIMED_OUT),
-            (Cause::Lane | Cause::Host, _) => self.end_early(ring, record, status::CANCELLED),
-            (Cause::None, _) if !job.retried => {
-                job.retried = true;
+        match job.cause {
+            Cause::Limit => self.end_early(ring, record, status::TIMED_OUT),
+            Cause::Lane | Cause::Host => self.end_early(ring, record, status::CANCELLED),
+            Cause::None => {
+                // Its own limit goes on, which bounds how often this can happen to it.
                 job.state = JobState::Waiting;
                 let serial = job.serial;
                 self.queues.list[usize::from(job.queue)].backlog.push_back((record, serial));
             }
-            (Cause::None, Some(c)) => self.conclude(ring, tables, record, c),
-            (Cause::None, None) => self.end_early(ring, record, status::TIMED_OUT),
         }
     }
 

@@ -96,7 +96,11 @@ impl Case {
             write_route,
             limit: LIMIT,
             grace: GRACE,
-            storage_depth: [3, 16, 256][rng.below(3)],
+            storage_depth: match trouble {
+                // As many may hang at once, and the others shall not wait behind them.
+                Trouble::Late | Trouble::Lost => [32, 256][rng.below(2)],
+                _ => [3, 16, 256][rng.below(3)],
+            },
             start_ticket: starts[rng.below(4)],
             start_turn: turns[rng.below(4)],
         };
