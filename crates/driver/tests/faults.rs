@@ -265,3 +265,24 @@ fn a_reset_frees_queues_that_were_dropped_before_it() {
     let statuses = rig.read_many(&mut queue, 50, LIMIT);
     assert_eq!(count(&statuses, Status::SUCCESS), 50);
 }
+
+#[test]
+fn a_reset_ends_nothing_before_the_controller_shows_that_it_is_disabled() {
+    let mut rig = faulty("");
+    let mut queue = rig.queue(4);
+    let request = rig.request(0, Op::Read, 4096, 4096, 0);
+    rig.submit(&mut queue, request);
+    rig.poll(&mut queue);
+    assert!(queue.cancel(0));
+    // The controller is not served: the Abort is not answered, and a reset is asked for.
+    for _ in 0..400 {
+        rig.now_ns += MS;
+        rig.poll(&mut queue);
+    }
+    assert_eq!(rig.driver.resets(), 1);
+    assert!(rig.ended.is_empty() && queue.in_flight() == 1, "it may still write the buffer");
+    rig.run(&mut queue, 100 * MS, |_, queue| queue.in_flight() == 0);
+    assert_eq!(rig.status(0), Status::ABORTED_BY_HOST);
+    let statuses = rig.read_many(&mut queue, 50, LIMIT);
+    assert_eq!(count(&statuses, Status::SUCCESS), 50);
+}
