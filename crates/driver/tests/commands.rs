@@ -174,3 +174,28 @@ fn a_shutdown_stops_the_controller_and_everything_on_it() {
     let answer = queue.try_submit(request);
     assert!(is_refused(answer, |error| matches!(error, DriverError::Stopped)));
 }
+
+#[test]
+fn a_start_that_took_too_long_is_tried_again_but_not_for_ever() {
+    let mut setup = Setup::default();
+    setup.driver.ready_limit_max = std::time::Duration::from_millis(100);
+    for served_after_ms in [150, 250, 1000] {
+        let mut rig = Rig::cold(&setup);
+        for _ in 0..served_after_ms {
+            rig.now_ns += MS;
+            rig.driver.step(rig.now_ns);
+        }
+        for _ in 0..200 {
+            rig.tick();
+            rig.driver.step(rig.now_ns);
+        }
+        match rig.driver.state() {
+            DriverState::Ready => assert!(served_after_ms < 300),
+            DriverState::Failed(error) => {
+                assert!(served_after_ms > 300, "{error}");
+                assert!(matches!(*error, DriverError::Controller(_)), "{error}");
+            }
+            other => panic!("{other:?} after {served_after_ms} ms"),
+        }
+    }
+}
