@@ -47,8 +47,9 @@ pub fn doc() -> Result<Outcome> {
 /// All tests of the workspace, optimised and with debug assertions.
 pub fn test() -> Result<Outcome> {
     let line = "test --workspace --profile checked --no-fail-fast -- --show-output";
-    let finished = Run::cargo().words(line).seconds(1500).log("test")?.run()?;
-    Ok(tests(&finished, line))
+    // The step `seeds` does the whole-system simulation at length.
+    let run = Run::cargo().words(line).env("SIDECORE_SEEDS", "4").seconds(1800);
+    Ok(tests(&run.log("test")?.run()?, line))
 }
 
 /// Real device code against the engine, by two hundred seeds.
