@@ -283,9 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_list_reads() {
+    fn every_committed_mutant_applies() {
         for mutant in read().unwrap() {
             assert_ne!(mutant.find, mutant.replace, "{} changes nothing", mutant.name);
+            let found = tree::read(&mutant.file).unwrap().matches(&mutant.find).count();
+            assert_eq!(found, 1, "{}: places in {}", mutant.name, mutant.file);
         }
     }
 }
