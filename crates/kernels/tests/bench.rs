@@ -3,6 +3,7 @@
 mod bed;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use abi::bench::{
     BENCH_CHECK_EDGES, BENCH_EDGES_RIGHT, BENCH_SUBMITTED, BenchArgs, BenchEdges, BenchIo,
@@ -11,6 +12,7 @@ use abi::bench::{
 use abi::ring::{OP_READ, OP_WRITE, RingView};
 use abi::status;
 use bed::{Bed, SOURCE_BYTES, shape};
+use gpu::LaunchShape;
 use mem::Region;
 use sidecore::{ReadRoute, Rights, RingConfig};
 use sidecore_kernels as kernels;
@@ -49,6 +51,10 @@ fn plan(write_every: usize) -> Vec<BenchIo> {
 }
 
 fn run(bed: &Bed, batch: u32, plan: Vec<BenchIo>) -> Ran {
+    run_on(bed, shape(2, 64), batch, plan)
+}
+
+fn run_on(bed: &Bed, shape: LaunchShape, batch: u32, plan: Vec<BenchIo>) -> Ran {
     let (buffer_memory, buffer) = bed.allocate(IOS * IO_BYTES as usize);
     buffer.fill(0, IOS * IO_BYTES as usize, 0xa5);
     for (i, io) in plan.iter().enumerate().filter(|(_, io)| io.opcode == u32::from(OP_WRITE)) {
@@ -91,7 +97,7 @@ fn run(bed: &Bed, batch: u32, plan: Vec<BenchIo>) -> Ran {
         limit_ms: 0,
         reserved: 0,
     };
-    bed.launch(&kernels::BENCH_RING, shape(2, 64), args.as_bytes());
+    bed.launch(&kernels::BENCH_RING, shape, args.as_bytes());
     results_window.read_bytes(0, results.as_mut_bytes());
     totals_window.read_bytes(0, totals.as_mut_bytes());
     Ran { results, totals, plan, buffer }
@@ -108,7 +114,9 @@ fn bed(route: ReadRoute, batch: u32, script: Option<&str>) -> (Bed, Option<Arc<F
     let wrap = |inner| -> Arc<dyn Storage> {
         let Some(script) = script else { return inner };
         let script: FaultScript = script.parse().unwrap();
-        let wrapped = Arc::new(Faulty::new(inner, &script, Arc::new(|| 0)));
+        let start = Instant::now();
+        let clock = move || u64::try_from(start.elapsed().as_nanos()).unwrap();
+        let wrapped = Arc::new(Faulty::new(inner, &script, Arc::new(clock)));
         faulty = Some(Arc::clone(&wrapped));
         wrapped
     };
@@ -161,5 +169,22 @@ fn injected_faults_are_counted_where_they_hit() {
         let address = ran.plan[i].source_offset;
         let ends = pattern::check_ends(&ran.buffer, place, IO_BYTES as usize, address, 0).is_ok();
         assert_eq!(right, ends, "I/O {i}");
+    }
+}
+
+/// A few late answers are those I/Os' own samples: lanes beside them, and other I/Os of the same
+/// lane, do not wait for them.
+#[test]
+fn a_late_answer_is_one_sample() {
+    const LATE_NS: u64 = 200_000_000;
+    for (route, batch) in [(ReadRoute::Window, 1), (ReadRoute::Pull, 8)] {
+        let (bed, faulty) = bed(route, batch, Some("late:ms=200,every=100,n=8"));
+        let ran = run_on(&bed, shape(1, 64), batch, plan(usize::MAX));
+        let mut samples: Vec<_> = ran.results.iter().map(|r| r.latency_ns).collect();
+        samples.sort_unstable();
+        let late = samples.iter().filter(|ns| **ns >= LATE_NS).count();
+        let at = format!("{route:?}, batch {batch}: {:?}", faulty.unwrap().injector());
+        assert!((8..100).contains(&late), "{late} samples, {at}");
+        assert!(samples[IOS / 2] < LATE_NS / 2, "median {} ns, {at}", samples[IOS / 2]);
     }
 }
