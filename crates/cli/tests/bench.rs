@@ -232,6 +232,26 @@ fn ctrl_c_prints_what_there_is_and_removes_what_was_made() {
     assert!(sandbox.listing().is_empty(), "{:?}", sandbox.listing());
 }
 
+/// I/Os without an answer keep the first Ctrl-C waiting; the second does not wait.
+#[test]
+fn a_second_ctrl_c_kills_and_still_removes() {
+    let sandbox = Sandbox::new();
+    // Each I/O is lost and ends by its limit only: the round lasts for minutes.
+    let faults = "--faults lost:rate=1 --limit-ms 60000";
+    let line = format!("bench --size 8M --io-size 4k --path uring {faults}");
+    let run = sandbox.start(&line);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(sandbox.listing().len(), 1, "the data file");
+    run.signal(rustix::process::Signal::INT);
+    std::thread::sleep(Duration::from_millis(300));
+    run.signal(rustix::process::Signal::INT);
+    let start = std::time::Instant::now();
+    let output = run.wait();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(sandbox.listing().is_empty(), "{:?}", sandbox.listing());
+}
+
 #[test]
 fn load_prints_the_checksum_of_what_arrived() {
     let sandbox = Sandbox::new();

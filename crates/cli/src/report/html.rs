@@ -233,7 +233,7 @@ fn series_name(rows: &[Row], row: &Row, along: Along) -> String {
         let _ = write!(name, " depth {}", row.depth);
     }
     if along != Along::Sms && unique(of_path().map(|other| other.sms)).len() > 1 {
-        let _ = write!(name, " {} SMs", row.sms);
+        let _ = write!(name, " {} SM{}", row.sms, if row.sms == 1 { "" } else { "s" });
     }
     name
 }

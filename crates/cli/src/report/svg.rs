@@ -10,7 +10,7 @@ use crate::units;
 /// Width and height of the drawing, in its own units.
 const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 380.0;
-const LEFT: f64 = 78.0;
+const LEFT: f64 = 88.0;
 const RIGHT: f64 = 18.0;
 const TOP: f64 = 78.0;
 const BOTTOM: f64 = 58.0;
@@ -176,7 +176,7 @@ impl Chart {
         let kind = if scale.logarithmic { " (logarithmic)" } else { "" };
         let _ = writeln!(
             out,
-            "<text class=\"axis middle\" transform=\"translate(16 {middle:.1}) rotate(-90)\">{}{kind}</text>",
+            "<text class=\"axis middle\" transform=\"translate(14 {middle:.1}) rotate(-90)\">{}{kind}</text>",
             escape(&self.y_label)
         );
     }
