@@ -8,14 +8,17 @@ namespace trial {
 
 using namespace sidecore;
 
-/// Waits until the end.
-constexpr u32 MANNER_WAIT = 0;
-/// Waits for its patience, then cancels and waits on.
-constexpr u32 MANNER_CANCEL = 1;
-/// Waits for its patience, then leaves the kernel with the request in flight.
-constexpr u32 MANNER_ABANDON = 2;
-/// Leaves the kernel instead.
-constexpr u32 MANNER_LEAVE = 3;
+/// What a lane does about an I/O.
+enum : u32 {
+  /// Waits until the end.
+  MANNER_WAIT,
+  /// Waits for its patience, then cancels and waits on.
+  MANNER_CANCEL,
+  /// Waits for its patience, then leaves the kernel with the request in flight.
+  MANNER_ABANDON,
+  /// Leaves the kernel instead.
+  MANNER_LEAVE,
+};
 
 constexpr u32 BATCH_MAX = 4;
 constexpr u64 POISON = 0xdeadbeefdeadbeefull;

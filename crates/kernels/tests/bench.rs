@@ -182,9 +182,9 @@ fn a_late_answer_is_one_sample() {
         let ran = run_on(&bed, shape(1, 64), batch, plan(usize::MAX));
         let mut samples: Vec<_> = ran.results.iter().map(|r| r.latency_ns).collect();
         samples.sort_unstable();
-        let late = samples.iter().filter(|ns| **ns >= LATE_NS).count();
+        let late = samples.iter().filter(|ns| **ns >= LATE_NS / 2).count();
         let at = format!("{route:?}, batch {batch}: {:?}", faulty.unwrap().injector());
-        assert!((8..100).contains(&late), "{late} samples, {at}");
+        assert!((8..=20).contains(&late), "{late} samples, {at}");
         assert!(samples[IOS / 2] < LATE_NS / 2, "median {} ns, {at}", samples[IOS / 2]);
     }
 }
