@@ -24,6 +24,8 @@ pub struct Controller {
     pub transfer_bytes_max: u32,
     /// Most requests in flight on one queue.
     pub depth_max: u32,
+    /// Most entries of a queue.
+    pub entries_max: u32,
     /// I/O queue pairs that can be open at once.
     pub queues_max: u16,
     /// Abort commands at once.
@@ -60,6 +62,7 @@ impl Controller {
             version,
             transfer_bytes_max: u32::try_from(transfer).expect("at most 1 MiB by the line above"),
             depth_max: depth,
+            entries_max: cap.queue_entries_max(),
             queues_max: 0,
             aborts_max: u32::from(page.acl_z) + 1,
             write_zeroes: page.oncs & IdentifyController::ONCS_WRITE_ZEROES != 0,

@@ -7,6 +7,7 @@ use crate::describe::{Controller, Namespace};
 use crate::device::Device;
 use crate::error::DriverError;
 use crate::io_queue::IoQueue;
+use crate::lent_queue::{LentMemory, LentQueue};
 use crate::lifecycle::{self, Shared};
 
 /// How a controller is driven.
@@ -130,6 +131,16 @@ impl Driver {
     /// all queues are in use, `Memory`.
     pub fn open_queue(&self, depth: u32) -> Result<IoQueue, DriverError> {
         IoQueue::open(Arc::clone(&self.shared), depth)
+    }
+
+    /// Prepares a queue pair at the caller's memory, for others to use. It is absent until
+    /// [`LentQueue::create`].
+    ///
+    /// # Errors
+    /// `Misuse` before the controller is ready, `Unsupported` beyond its depth, `Exhausted` where
+    /// all queues are in use.
+    pub fn lend_queue(&self, memory: LentMemory) -> Result<LentQueue, DriverError> {
+        LentQueue::new(Arc::clone(&self.shared), memory)
     }
 
     /// Begins to shut the controller down; requests in flight end with an error.

@@ -20,6 +20,9 @@
 //! value ([`DriverError::Misbehaved`]), never a panic. Where even a reset fails, what was in flight
 //! ends with an error and its memory stays mapped and allocated until the queue is dropped.
 //!
+//! Queue pairs at memory of the caller's choice, whose entries others write and read, are lent
+//! ([`Driver::lend_queue`]): the driver makes, deletes and aborts, and touches no entry.
+//!
 //! What this crate does not do: interrupts, scatter-gather lists, metadata, namespace management,
 //! power management, several controllers as one.
 #![forbid(unsafe_code)]
@@ -30,6 +33,7 @@ mod device;
 mod driver;
 mod error;
 mod io_queue;
+mod lent_queue;
 mod lifecycle;
 mod memory;
 mod recovery;
@@ -39,3 +43,4 @@ pub use device::{Device, Mapping, RegionDevice};
 pub use driver::{Driver, DriverOptions, DriverState};
 pub use error::DriverError;
 pub use io_queue::{Buffer, Ended, IoQueue, Op, QueueCounters, Rejected, Request};
+pub use lent_queue::{AbortAnswer, AbortTicket, LentMemory, LentQueue, LentState};

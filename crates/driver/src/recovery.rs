@@ -92,7 +92,7 @@ pub(crate) fn take_lost(
 }
 
 /// Whether the answer to an Abort says that the command will complete as aborted.
-fn was_aborted(answer: Answer) -> bool {
+pub(crate) fn was_aborted(answer: Answer) -> bool {
     match answer {
         Answer::Completed { status, result } => {
             status.is_success() && result & Abort::NOT_ABORTED == 0
