@@ -64,8 +64,8 @@ impl Program<'_> {
             0..=7 => HOST_AT + page,
             8 => HOST_AT + page + u64::from(self.half()),
             9 => HOST_AT + page + 4096 - 8,
-            10 => ODD_AT + page,
-            11 => ODD_AT + u64::from(self.half()),
+            10 => ODD_AT + page % 8192,
+            11 => ODD_AT + u64::from((self.half() % 8192) & !3),
             12 => HOST_AT.wrapping_sub(page),
             13 => u64::MAX - u64::from(self.half()),
             14 => u64::from(self.word()) << 12,
@@ -157,7 +157,8 @@ impl World {
         }
         let mut first = NamespaceOptions::new(Arc::new(storage));
         first.block_bytes = block;
-        first.faults = Some(Arc::new(Injector::new(&script, block)));
+        let faulty = !script.is_empty();
+        first.faults = faulty.then(|| Arc::new(Injector::new(&script, block)));
         let sealed_storage = MemoryStorage::over(sealed.inside(0, DISK_BYTES)).with_read_only();
         let second = NamespaceOptions::new(Arc::new(sealed_storage));
         let mut options = Options::new(vec![first, second]);
