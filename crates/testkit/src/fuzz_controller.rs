@@ -266,6 +266,14 @@ fn likely_admin(program: &mut Program<'_>) -> [u8; 64] {
             &[(0, id | 2), (10, program.word()), (12, u32::from(program.half()))],
             &[(6, program.address()), (8, program.address())],
         ),
+        14 => {
+            // A queue of any number and size, in any memory.
+            let (number, entries) = (program.half() & 0xff, program.half() & 0xff);
+            let size = u32::from(entries) << 16 | u32::from(number);
+            let opcode = [1, 5][usize::from(what >> 4 & 1)];
+            let of = u32::from(program.byte()) << 16;
+            entry(&[(0, id | opcode), (10, size), (11, of | 1)], &[(6, program.address())])
+        }
         _ => entry(&[(0, program.word()), (10, program.word()), (11, program.word())], &[]),
     }
 }
