@@ -243,18 +243,24 @@ impl Service {
         };
         match checked {
             Ok(queue) => self.begin(ring, tables, r, queue, now_ns),
-            Err(refusal) => {
-                self.counts.refused += 1;
-                let job = &mut self.jobs[r.record as usize];
-                job.begin(r, 0, now_ns, u64::MAX);
-                self.end(ring, r.record, refusal.status, refusal.detail);
-            }
+            Err(refusal) => self.refuse(ring, r, refusal),
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, ring: &RingShared, r: &Request, refusal: check::Refusal) {
+        self.counts.refused += 1;
+        self.jobs[r.record as usize].begin(r, 0, self.now_ns, u64::MAX);
+        self.end(ring, r.record, refusal.status, refusal.detail);
+    }
+
+    #[cold]
+    #[inline(never)]
     fn refuse_poisoned(&mut self, r: &Request) {
         self.counts.refused += 1;
-        self.counts.failed += 1;
+        self.counts.others += 1;
+        self.counts.others_failed += 1;
         let word = CompletionRecord::pack(r.record_turn, status::BUFFER_POISONED, 0);
         self.done.push(Done { record: r.record, claimed: false, word });
     }
@@ -326,7 +332,7 @@ impl Service {
                 false
             }
             Err(Rejected::Invalid(_, why)) => {
-                self.end(ring, record, why.bits(), 0);
+                self.end_badly(ring, record, why.bits(), 0);
                 true
             }
         }
@@ -377,10 +383,16 @@ impl Service {
         }
     }
 
+    /// Ends a request with an error.
+    #[cold]
+    #[inline(never)]
+    fn end_badly(&mut self, ring: &RingShared, record: u32, status: u16, detail: u32) {
+        self.end(ring, record, status, detail);
+    }
+
+    #[inline]
     fn answer(&mut self, record: u32, status: u16, detail: u32) {
         let failed = u64::from(status != status::SUCCESS);
-        self.counts.succeeded += 1 - failed;
-        self.counts.failed += failed;
         let job = &self.jobs[record as usize];
         let turn = job.turn;
         let (ended, failures) = match job.opcode {
@@ -459,6 +471,10 @@ impl Service {
     }
 
     pub fn publish_counts(&mut self, ring: &RingShared) {
+        let counts = &mut self.counts;
+        let ended = counts.reads + counts.writes + counts.others;
+        counts.failed = counts.reads_failed + counts.writes_failed + counts.others_failed;
+        counts.succeeded = ended - counts.failed;
         let storage = self.queues.counters();
         self.counts.ios_at_device = storage.ios_at_device;
         self.counts.syscalls = storage.syscalls;

@@ -82,14 +82,16 @@ impl Service {
             _ => {}
         }
         if c.errno != 0 {
-            self.end(ring, record, status::OS, c.errno.unsigned_abs());
+            self.end_badly(ring, record, status::OS, c.errno.unsigned_abs());
         } else if failed {
-            self.end(ring, record, c.status.bits(), c.bytes);
+            self.end_badly(ring, record, c.status.bits(), c.bytes);
         } else {
             self.deliver(ring, tables, record, c.bytes);
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn end_early(&mut self, ring: &RingShared, record: u32, status: u16) {
         if status == status::TIMED_OUT {
             self.counts.timed_out += 1;
@@ -104,10 +106,12 @@ impl Service {
         if !self.claim(ring, record) {
             return;
         }
-        let job = self.jobs[record as usize];
-        let carries = matches!(job.opcode, OP_READ | OP_WRITE);
-        let moved = if carries { moved.min(job.length) } else { 0 };
-        if job.opcode == OP_READ {
+        let job = &self.jobs[record as usize];
+        let (opcode, length) = (job.opcode, job.length);
+        let carries = matches!(opcode, OP_READ | OP_WRITE);
+        let moved = if carries { moved.min(length) } else { 0 };
+        if opcode == OP_READ {
+            let job = *job;
             // The buffer may have been deregistered meanwhile: then its memory is not ours.
             let Ok(buffer) = tables.buffer(job.buffer) else {
                 return self.answer(record, status::STALE_ID, 0);
@@ -116,12 +120,12 @@ impl Service {
                 return self.answer(record, status::BAD_BUFFER, 0);
             }
         }
-        match job.opcode {
+        match opcode {
             OP_READ => self.counts.read_bytes += u64::from(moved),
             OP_WRITE => self.counts.write_bytes += u64::from(moved),
             _ => {}
         }
-        let short = carries && moved < job.length;
+        let short = carries && moved < length;
         self.answer(record, if short { status::SHORT } else { status::SUCCESS }, moved);
     }
 
@@ -153,6 +157,8 @@ impl Service {
     }
 
     /// Asks for the early end of the request that uses `record` in `turn`, if one does.
+    #[cold]
+    #[inline(never)]
     pub(super) fn cancel(&mut self, record: u32, turn: u16, now_ns: u64) {
         let job = &self.jobs[record as usize];
         if job.turn == turn && job.state != JobState::Idle && job.cause == Cause::None {
