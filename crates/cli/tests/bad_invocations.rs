@@ -34,6 +34,8 @@ const BAD_OPTIONS: &[(&str, &[&str])] = &[
     ("bench --size 1M --dir nowhere", &["nowhere", "No such file"]),
     ("bench idle --duration 0", &["--duration"]),
     ("load", &["<FILE>"]),
+    ("load any --route push", &["--route push", "ring"]),
+    ("load any --path posix --route window", &["--route window", "posix"]),
     ("load missing --io-size 100", &["--io-size 100"]),
     ("fly", &["fly"]),
 ];

@@ -8,6 +8,8 @@
 pub enum Route {
     /// Storage, pinned host memory, then the GPU's copy engine.
     Bounce,
+    /// The drive reads and writes device memory itself.
+    Direct,
     /// Reads: GPU lanes load from pinned host memory.
     Pull,
     /// Writes: GPU lanes store into pinned host memory, then publish.
@@ -18,12 +20,13 @@ pub enum Route {
 
 impl Route {
     /// Every route, in the order of reports.
-    pub const ALL: [Self; 4] = [Self::Bounce, Self::Pull, Self::Push, Self::Window];
+    pub const ALL: [Self; 5] = [Self::Bounce, Self::Direct, Self::Pull, Self::Push, Self::Window];
 
     /// Its name in options and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bounce => "bounce",
+            Self::Direct => "direct",
             Self::Pull => "pull",
             Self::Push => "push",
             Self::Window => "window",
@@ -34,6 +37,7 @@ impl Route {
     pub const fn how(self) -> &'static str {
         match self {
             Self::Bounce => "storage -> pinned host memory -> copy engine",
+            Self::Direct => "the drive reads and writes VRAM itself (PCIe peer-to-peer)",
             Self::Pull => "reads: GPU threads load from pinned host memory",
             Self::Push => "writes: GPU threads store into pinned host memory, then publish",
             Self::Window => "reads: a CPU core stores into VRAM through a CPU mapping of it",
@@ -93,8 +97,8 @@ pub const PATHS: &[Path] = &[
         name: "nvme",
         submits: "CPU, user-space driver",
         completes: "CPU",
-        read_routes: &[Route::Bounce],
-        write_routes: &[Route::Bounce],
+        read_routes: &[Route::Bounce, Route::Direct],
+        write_routes: &[Route::Bounce, Route::Direct],
         abstraction: "block",
         after: "SPDK",
         gpu_submits: false,

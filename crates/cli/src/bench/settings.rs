@@ -255,26 +255,24 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
     if args.file.is_some() && args.dir.is_some() {
         bail!("--dir says where to make a data file, but --file gives one");
     }
-    check_routes(args)
+    paths(args).into_iter().try_for_each(|path| check_route(args.route, path, args.op))
 }
 
-fn check_routes(args: &BenchArgs) -> Result<()> {
-    let fits = |path: PathName| match args.route {
-        RouteName::Auto | RouteName::Bounce => true,
-        RouteName::Window => args.op == OpName::Read,
-        RouteName::Direct => path == PathName::Nvme,
-        RouteName::Pull => path == PathName::Ring && args.op == OpName::Read,
-        RouteName::Push => path == PathName::Ring && args.op == OpName::Write,
+/// Asks the table of paths whether a path has a route for what is asked.
+///
+/// # Errors
+/// It does not.
+pub fn check_route(route: RouteName, path: PathName, op: OpName) -> Result<()> {
+    let name = route.name();
+    let path = sidecore::paths::find(path.name()).context("a path of the table")?;
+    let has = |routes: &[sidecore::paths::Route]| routes.iter().any(|r| r.name() == name);
+    let fits = match op {
+        _ if route == RouteName::Auto => true,
+        OpName::Read => has(path.read_routes),
+        OpName::Write => has(path.write_routes),
+        OpName::Mix => has(path.read_routes) || has(path.write_routes),
     };
-    let paths = paths(args);
-    if let Some(path) = paths.iter().find(|path| !fits(**path)) {
-        bail!(
-            "--route {} does not exist for path {} and --op {}",
-            args.route.name(),
-            path.name(),
-            args.op.name()
-        );
-    }
+    ensure!(fits, "--route {name} does not exist for path {} and --op {}", path.name, op.name());
     Ok(())
 }
 

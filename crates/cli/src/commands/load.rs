@@ -16,6 +16,7 @@ use crate::bench::data::Data;
 use crate::bench::faults;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
+use crate::bench::settings::check_route;
 use crate::commands::NOT_CLEAN;
 use crate::printer::{Progress, print};
 use crate::{interrupt, units};
@@ -57,6 +58,7 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode> {
         args.io_size,
         units::bytes(IO_BYTES_MAX)
     );
+    check_route(args.route, args.path, OpName::Read)?;
     let data = Data::open(&args.file)?;
     let ios = data.bytes().div_ceil(args.io_size);
     let faults = args.faults.as_deref().map(|text| faults::parse(text, ios)).transpose()?;
