@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use abi::ring::OP_WRITE;
 
-use case::{Case, LANES};
+use case::{Case, LANES, Trouble};
 use plan::{Io, MANNER_WAIT};
 use world::World;
 
@@ -48,9 +48,18 @@ fn calm_plan(case: &Case) -> Vec<Io> {
 
 /// Runs one seed; the hash of all accesses.
 fn try_seed(seed: u64) -> u64 {
-    let world = World::new(Case::draw(seed));
+    try_case(Case::draw(seed))
+}
+
+fn try_case(case: Case) -> u64 {
+    let seed = case.seed;
+    let world = World::new(case);
     let run = world.run(seed, &world.case.plan);
     judge::judge(&world, &world.case.plan, &run, false);
+    if matches!(world.case.trouble, Trouble::Closed | Trouble::Drained) {
+        world.reopen(seed);
+        judge::judge_memory(&world, &world.case.plan, &run);
+    }
     let calm = calm_plan(&world.case);
     let second = world.run(!seed, &calm);
     judge::judge(&world, &calm, &second, true);
@@ -97,4 +106,17 @@ fn a_seed_replays_and_seeds_differ() {
     let first = try_and_tell(1);
     assert_eq!(first, try_and_tell(1), "seed 1 run twice");
     assert_ne!(first, try_and_tell(2), "seeds 1 and 2");
+}
+
+#[test]
+fn a_ring_closed_under_its_lanes_opens_again() {
+    for seed in 0..6 {
+        for trouble in [Trouble::Closed, Trouble::Drained] {
+            let tried = catch_unwind(AssertUnwindSafe(|| try_case(Case::with(seed, trouble))));
+            tried.unwrap_or_else(|panic| {
+                eprintln!("seed {seed}: {trouble:?}, {:?}", Case::with(seed, trouble).config);
+                resume_unwind(panic)
+            });
+        }
+    }
 }

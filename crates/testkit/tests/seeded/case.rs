@@ -24,8 +24,12 @@ pub const STALL: Duration = Duration::from_micros(300);
 /// What goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
+    /// The host closes the ring under the lanes, and opens it again afterwards.
+    Closed,
     /// Lanes leave early, give up and cancel, while storage is slow.
     Deserters,
+    /// The host drains the ring under the lanes, and opens it again afterwards.
+    Drained,
     Duplicate,
     Error,
     Flip,
@@ -79,9 +83,14 @@ pub struct Case {
 
 impl Case {
     pub fn draw(seed: u64) -> Self {
+        let kinds = TROUBLES.len() as u64;
+        Self::with(seed, TROUBLES[usize::try_from(seed % kinds).expect("few kinds")])
+    }
+
+    /// As `draw`, but with a trouble of the caller's choice.
+    pub fn with(seed: u64, trouble: Trouble) -> Self {
         let mut rng = Rng::new(seed ^ 0x5eed_ca5e);
         let kinds = TROUBLES.len() as u64;
-        let trouble = TROUBLES[usize::try_from(seed % kinds).expect("few kinds")];
         let asynchronous = seed / kinds % 2 == 1;
         let batch = if asynchronous { [2, 4][rng.below(2)] } else { 1 };
         let read_route = [ReadRoute::Window, ReadRoute::Pull, ReadRoute::Bounce][rng.below(3)];
@@ -177,7 +186,7 @@ impl Case {
             Trouble::Reset => "reset:n=2,every=300".into(),
             Trouble::Stuck => "stuck:n=2,every=300".into(),
             Trouble::Torn => format!("torn:n={n},every={every},status=2/80"),
-            Trouble::Nothing | Trouble::Panic(_) | Trouble::Slow | Trouble::Stall => String::new(),
+            _ => String::new(),
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::plan::{Args, Io, POISON, Seen};
 pub const WRITTEN: u64 = 2;
 /// CPU agents for side cores: the first one and its replacements.
 const AGENTS: usize = 4;
+const LIMITS: Limits = Limits { steps: 20_000_000, quiet_ns: 50_000_000 };
 /// How long nothing may move before what lanes left behind counts as ended.
 const QUIET_NS: u64 = 5_000_000;
 
@@ -148,6 +149,40 @@ impl World {
         let results = Region::map_anonymous(plan.len() * size_of::<Seen>(), MemoryKind::Host);
         let results = results.expect("memory");
         let (args, _plan) = self.arguments(plan, &results);
+        let mut simulation = self.simulation(seed);
+        if self.ring.epoch() == 1 && self.ring.counters().requests == 0 {
+            self.add_host(&mut simulation);
+        }
+        let shape = Shape { blocks: LANES / 32, threads_per_block: 32 };
+        let entry = kernels::TRIAL.simulated;
+        simulation.launch(entry, shape, args.as_bytes()).expect("a possible shape");
+        if let Err(stuck) = simulation.run(LIMITS) {
+            panic!("{stuck}");
+        }
+        self.add_quiet_client(&mut simulation);
+        let outcome = match simulation.run(LIMITS) {
+            Ok(outcome) => outcome,
+            Err(stuck) => panic!("after the kernel: {stuck}"),
+        };
+        let mut seen = vec![Seen::new_zeroed(); plan.len()];
+        results.read_bytes(0, seen.as_mut_slice().as_mut_bytes());
+        Run { seen, outcome, counters: self.ring.counters() }
+    }
+
+    /// Opens a drained or closed ring again, and lets it refuse what was published meanwhile.
+    ///
+    /// # Panics
+    /// Where that does not end.
+    pub fn reopen(&self, seed: u64) {
+        self.ring.restart().expect("its tail can be read");
+        let mut simulation = self.simulation(seed);
+        self.add_quiet_client(&mut simulation);
+        if let Err(stuck) = simulation.run(LIMITS) {
+            panic!("after the restart: {stuck}");
+        }
+    }
+
+    fn simulation(&self, seed: u64) -> Simulation<'_> {
         let mut simulation = Simulation::new(seed, simt::seeded::Options::default());
         let memory = self.ring.memory();
         simulation.register("entries", &memory.entries);
@@ -156,21 +191,27 @@ impl World {
         simulation.register("buffer", &self.window);
         let offset = self.now_ns.load(Ordering::Relaxed);
         self.add_agents(&mut simulation, offset);
-        let shape = Shape { blocks: LANES / 32, threads_per_block: 32 };
-        let entry = kernels::TRIAL.simulated;
-        simulation.launch(entry, shape, args.as_bytes()).expect("a possible shape");
-        let limits = Limits { steps: 20_000_000, quiet_ns: 50_000_000 };
-        if let Err(stuck) = simulation.run(limits) {
-            panic!("{stuck}");
+        simulation
+    }
+
+    /// The host, which drains or closes the ring after a while.
+    fn add_host<'a>(&'a self, simulation: &mut Simulation<'a>) {
+        let (ring, trouble) = (&self.ring, self.case.trouble);
+        if !matches!(trouble, Trouble::Closed | Trouble::Drained) {
+            return;
         }
-        self.add_quiet_client(&mut simulation);
-        let outcome = match simulation.run(limits) {
-            Ok(outcome) => outcome,
-            Err(stuck) => panic!("after the kernel: {stuck}"),
-        };
-        let mut seen = vec![Seen::new_zeroed(); plan.len()];
-        results.read_bytes(0, seen.as_mut_slice().as_mut_bytes());
-        Run { seen, outcome, counters: self.ring.counters() }
+        let at_ns = 20_000 + 2_000 * u64::from(self.case.after);
+        simulation.add_agent("host", move |time_ns| match trouble {
+            _ if time_ns < at_ns => AgentStep::Until(at_ns),
+            Trouble::Closed => {
+                ring.close();
+                AgentStep::Done
+            }
+            _ => {
+                ring.drain();
+                AgentStep::Done
+            }
+        });
     }
 
     /// Waits until nothing has moved for a while: what lanes left behind has ended.
