@@ -7,6 +7,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::queue::{DmaBufferView, QueuePairView};
 use crate::ring::{BufferView, RingView, SourceView};
 
 /// Flag of [`BenchArgs`]: compare the first and last 16 bytes of each read with its [`BenchEdges`].
@@ -108,6 +109,80 @@ pub struct BenchArgs {
     pub reserved: u32,
 }
 const _: () = assert!(size_of::<BenchArgs>() == 112);
+
+/// What the lanes of one launch over queue pairs count together, where it happens.
+///
+/// Doorbells and second reads are counted by the queue pairs ([`crate::queue::QueueState`]), which
+/// cannot tell launches apart: the host takes differences.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QueueBenchTotals {
+    /// Next I/O that no warp has taken; the host stores 0 before the launch.
+    pub next: u64,
+    /// I/Os whose completion a lane drained from the CQ.
+    pub polled_by_gpu: u64,
+    /// I/Os whose completion a CPU agent drained from the CQ.
+    pub polled_by_cpu: u64,
+    /// Bytes of submission entries that lanes stored.
+    pub request_bytes: u64,
+}
+const _: () = assert!(size_of::<QueueBenchTotals>() == 32);
+
+/// Arguments of the benchmark kernels over queue pairs; as [`BenchArgs`] otherwise.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QueueBenchArgs {
+    /// Device address of `queue_count` [`QueuePairView`]s; block `b` uses pair `b % queue_count`.
+    pub queues: u64,
+    /// Device address of `ios` [`BenchIo`]s.
+    pub plan: u64,
+    /// Device address of `ios` [`BenchEdges`], or 0.
+    pub edges: u64,
+    /// Device address of `ios` [`BenchResult`]s.
+    pub results: u64,
+    /// Device address of one [`QueueBenchTotals`].
+    pub totals: u64,
+    /// I/Os of this round.
+    pub ios: u64,
+    /// The buffer: I/O `i` has byte `i * io_bytes`.
+    pub buffer: DmaBufferView,
+    /// Bytes an I/O; a multiple of the block.
+    pub io_bytes: u32,
+    /// Number of queue pairs.
+    pub queue_count: u32,
+    /// I/Os that a lane has in flight, 1 to [`BENCH_BATCH_MAX`]: 1 waits for each.
+    pub batch: u32,
+    /// `BENCH_CHECK_EDGES`.
+    pub flags: u32,
+}
+const _: () = assert!(size_of::<QueueBenchArgs>() == 88);
+
+/// Arguments of the kernels that probe a queue pair in the tests.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QueueProbeArgs {
+    /// The queue pair.
+    pub queue: QueuePairView,
+    /// The buffer; a lane uses `bytes` of it from `lane * bytes` on.
+    pub buffer: DmaBufferView,
+    /// Bytes of the namespace; byte `a` has the test pattern's value for `a` and generation 0.
+    pub source_bytes: u64,
+    /// Device address of one [`ProbeResult`] a lane.
+    pub results: u64,
+    /// How long to try for a slot, in ns.
+    pub patience_ns: u64,
+    /// How long to wait for an end, in ns.
+    pub timeout_ns: u64,
+    /// Requests of each lane, one after the other.
+    pub rounds: u32,
+    /// Bytes of each request; a multiple of the block.
+    pub bytes: u32,
+    /// Requests that a lane has in flight at once.
+    pub batch: u32,
+    /// Different for each launch: decides which offsets are used, and who leaves early.
+    pub seed: u32,
+}
+const _: () = assert!(size_of::<QueueProbeArgs>() == 240);
 
 /// Arguments of the kernels that probe a ring in the tests; each lane has one request at a time, in
 /// the record of its own number.

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::{bench, ring, status};
+use crate::{bench, queue, ring, status};
 
 /// A type that has a C++ spelling.
 trait Twin {
@@ -80,6 +80,20 @@ structures! {
     }
     ring::BufferView("A registered buffer.") { address, bytes, id, reserved }
     ring::SourceView("An open source.") { bytes, id, block_bytes }
+    queue::QueueState("What of a queue pair changes all the time, each hot word on its own line.") {
+        in_ticket, pad0, tail, sq_doorbells, pad1, tail_lock, pad2, sq_head, pad3, cq_head,
+        cq_doorbells, returned, pad4, head_lock, pad5, state, pad6, inside, pad7, cid_next, pad8,
+        fence_wanted, fence_done, fence_lock, fence_ios, drained, strays, pad9,
+    }
+    queue::CompletionWord("epoch (16, lowest) | status (16) | SQ head (16) | flags (16).") { word }
+    queue::OwnerWord("owner (8, lowest) | phase (8) | flip (16) | low half of the head (32).") { word }
+    queue::QueuePairView("All that a kernel needs to use a queue pair.") {
+        magic, version, bytes, depth_log2, sq, cq, sq_doorbell, cq_doorbell, state, tail_marks,
+        head_marks, cids, completions, owner, report, complaints, alarm, prp_lists, prp_lists_bus,
+        cid_log2, nsid, block_bytes_log2, page_bytes_log2, transfer_bytes_max, limit_ms, flags,
+        report_period,
+    }
+    queue::DmaBufferView("Memory that both lanes and drive reach.") { address, bus, bytes }
     bench::BenchIo("One planned I/O of the benchmark kernel.") { source_offset, opcode, reserved }
     bench::BenchEdges("What the ends of one read must be.") { first, last }
     bench::BenchResult("How one I/O ended.") { latency_ns, status, flags, detail }
@@ -89,6 +103,15 @@ structures! {
     bench::BenchArgs("Arguments of the benchmark kernel.") {
         rings, plan, edges, results, totals, ios, source, buffer, io_bytes, ring_count, batch,
         flags, limit_ms, reserved,
+    }
+    bench::QueueBenchTotals("What the lanes of one launch over queue pairs count together.") {
+        next, polled_by_gpu, polled_by_cpu, request_bytes,
+    }
+    bench::QueueBenchArgs("Arguments of the benchmark kernels over queue pairs.") {
+        queues, plan, edges, results, totals, ios, buffer, io_bytes, queue_count, batch, flags,
+    }
+    bench::QueueProbeArgs("Arguments of the kernels that probe a queue pair.") {
+        queue, buffer, source_bytes, results, patience_ns, timeout_ns, rounds, bytes, batch, seed,
     }
     bench::ProbeArgs("Arguments of the kernels that probe a ring.") {
         ring, source, buffer, results, patience_ns, timeout_ns, rounds, bytes, shift, seed,
@@ -118,6 +141,15 @@ fn ring_constants() -> Vec<Constant> {
         u64 { SOURCE_OFFSET_MAX, BUFFER_OFFSET_MAX }
         u32 { RECORDS_MAX }
         u16 { LIMIT_MS_MAX }
+    )
+}
+
+fn queue_constants() -> Vec<Constant> {
+    constants!(queue:
+        u32 { QUEUE_MAGIC, QUEUE_VERSION, QUEUE_OPEN, QUEUE_QUIESCED, QUEUE_CLOSED }
+        u8 { OWNER_CPU, OWNER_GPU, OWNER_RECALL }
+        u16 { COMPLETION_DONE, COMPLETION_BY_GPU }
+        u32 { QUEUE_SCAN, QUEUE_SECOND_READ, CID_FREE, CID_TAKEN, CID_RETIRED }
     )
 }
 
@@ -156,7 +188,7 @@ namespace abi {
 /// Where a structure has a field that this module does not name.
 pub fn generate() -> String {
     let mut out = String::from(TOP);
-    for constants in [ring_constants(), bench_constants()] {
+    for constants in [ring_constants(), queue_constants(), bench_constants()] {
         write_constants(&mut out, &constants);
         out.push('\n');
     }

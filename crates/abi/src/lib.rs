@@ -15,11 +15,13 @@
 //! entry. A record's *turn* is the low 16 bits of how often its owner has used it. Turns compare by
 //! signed difference.
 //!
-//! This crate knows nothing of NVMe (a status is sixteen bits that travel unchanged) nor of CUDA.
+//! Queue pairs that lanes drive themselves are in [`queue`]; the entries in them are NVMe's own and
+//! not described here. A status is sixteen bits that travel unchanged. Nothing here knows of CUDA.
 #![forbid(unsafe_code)]
 
 pub mod bench;
 mod generate;
+pub mod queue;
 pub mod ring;
 pub mod status;
 

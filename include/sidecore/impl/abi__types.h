@@ -26,6 +26,22 @@ constexpr u64 BUFFER_OFFSET_MAX = 0xffffffffffull;
 constexpr u32 RECORDS_MAX = 0x1000000u;
 constexpr u16 LIMIT_MS_MAX = 0xffffu;
 
+constexpr u32 QUEUE_MAGIC = 0x50514353u;
+constexpr u32 QUEUE_VERSION = 0x1u;
+constexpr u32 QUEUE_OPEN = 0x1u;
+constexpr u32 QUEUE_QUIESCED = 0x2u;
+constexpr u32 QUEUE_CLOSED = 0x3u;
+constexpr u8 OWNER_CPU = 0x1u;
+constexpr u8 OWNER_GPU = 0x2u;
+constexpr u8 OWNER_RECALL = 0x3u;
+constexpr u16 COMPLETION_DONE = 0x1u;
+constexpr u16 COMPLETION_BY_GPU = 0x2u;
+constexpr u32 QUEUE_SCAN = 0x1u;
+constexpr u32 QUEUE_SECOND_READ = 0x2u;
+constexpr u32 CID_FREE = 0x0u;
+constexpr u32 CID_TAKEN = 0x1u;
+constexpr u32 CID_RETIRED = 0x2u;
+
 constexpr u32 BENCH_CHECK_EDGES = 0x1u;
 constexpr u32 BENCH_BATCH_MAX = 0x40u;
 constexpr u16 BENCH_EDGES_RIGHT = 0x1u;
@@ -121,6 +137,151 @@ static_assert(__builtin_offsetof(SourceView, bytes) == 0, "bytes");
 static_assert(__builtin_offsetof(SourceView, id) == 8, "id");
 static_assert(__builtin_offsetof(SourceView, block_bytes) == 12, "block_bytes");
 
+/// What of a queue pair changes all the time, each hot word on its own line.
+struct alignas(128) QueueState {
+  u64 in_ticket;
+  u64 pad0[15];
+  u64 tail;
+  u64 sq_doorbells;
+  u64 pad1[14];
+  u64 tail_lock;
+  u64 pad2[15];
+  u64 sq_head;
+  u64 pad3[15];
+  u64 cq_head;
+  u64 cq_doorbells;
+  u64 returned;
+  u64 pad4[13];
+  u64 head_lock;
+  u64 pad5[15];
+  u64 state;
+  u64 pad6[15];
+  u64 inside;
+  u64 pad7[15];
+  u64 cid_next;
+  u64 pad8[15];
+  u64 fence_wanted;
+  u64 fence_done;
+  u64 fence_lock;
+  u64 fence_ios;
+  u64 drained;
+  u64 strays;
+  u64 pad9[10];
+};
+static_assert(sizeof(QueueState) == 1280, "size of QueueState");
+static_assert(__builtin_offsetof(QueueState, in_ticket) == 0, "in_ticket");
+static_assert(__builtin_offsetof(QueueState, pad0) == 8, "pad0");
+static_assert(__builtin_offsetof(QueueState, tail) == 128, "tail");
+static_assert(__builtin_offsetof(QueueState, sq_doorbells) == 136, "sq_doorbells");
+static_assert(__builtin_offsetof(QueueState, pad1) == 144, "pad1");
+static_assert(__builtin_offsetof(QueueState, tail_lock) == 256, "tail_lock");
+static_assert(__builtin_offsetof(QueueState, pad2) == 264, "pad2");
+static_assert(__builtin_offsetof(QueueState, sq_head) == 384, "sq_head");
+static_assert(__builtin_offsetof(QueueState, pad3) == 392, "pad3");
+static_assert(__builtin_offsetof(QueueState, cq_head) == 512, "cq_head");
+static_assert(__builtin_offsetof(QueueState, cq_doorbells) == 520, "cq_doorbells");
+static_assert(__builtin_offsetof(QueueState, returned) == 528, "returned");
+static_assert(__builtin_offsetof(QueueState, pad4) == 536, "pad4");
+static_assert(__builtin_offsetof(QueueState, head_lock) == 640, "head_lock");
+static_assert(__builtin_offsetof(QueueState, pad5) == 648, "pad5");
+static_assert(__builtin_offsetof(QueueState, state) == 768, "state");
+static_assert(__builtin_offsetof(QueueState, pad6) == 776, "pad6");
+static_assert(__builtin_offsetof(QueueState, inside) == 896, "inside");
+static_assert(__builtin_offsetof(QueueState, pad7) == 904, "pad7");
+static_assert(__builtin_offsetof(QueueState, cid_next) == 1024, "cid_next");
+static_assert(__builtin_offsetof(QueueState, pad8) == 1032, "pad8");
+static_assert(__builtin_offsetof(QueueState, fence_wanted) == 1152, "fence_wanted");
+static_assert(__builtin_offsetof(QueueState, fence_done) == 1160, "fence_done");
+static_assert(__builtin_offsetof(QueueState, fence_lock) == 1168, "fence_lock");
+static_assert(__builtin_offsetof(QueueState, fence_ios) == 1176, "fence_ios");
+static_assert(__builtin_offsetof(QueueState, drained) == 1184, "drained");
+static_assert(__builtin_offsetof(QueueState, strays) == 1192, "strays");
+static_assert(__builtin_offsetof(QueueState, pad9) == 1200, "pad9");
+
+/// epoch (16, lowest) | status (16) | SQ head (16) | flags (16).
+struct alignas(8) CompletionWord {
+  u64 word;
+};
+static_assert(sizeof(CompletionWord) == 8, "size of CompletionWord");
+static_assert(__builtin_offsetof(CompletionWord, word) == 0, "word");
+
+/// owner (8, lowest) | phase (8) | flip (16) | low half of the head (32).
+struct alignas(8) OwnerWord {
+  u64 word;
+};
+static_assert(sizeof(OwnerWord) == 8, "size of OwnerWord");
+static_assert(__builtin_offsetof(OwnerWord, word) == 0, "word");
+
+/// All that a kernel needs to use a queue pair.
+struct alignas(8) QueuePairView {
+  u32 magic;
+  u32 version;
+  u32 bytes;
+  u32 depth_log2;
+  u64 sq;
+  u64 cq;
+  u64 sq_doorbell;
+  u64 cq_doorbell;
+  u64 state;
+  u64 tail_marks;
+  u64 head_marks;
+  u64 cids;
+  u64 completions;
+  u64 owner;
+  u64 report;
+  u64 complaints;
+  u64 alarm;
+  u64 prp_lists;
+  u64 prp_lists_bus;
+  u32 cid_log2;
+  u32 nsid;
+  u32 block_bytes_log2;
+  u32 page_bytes_log2;
+  u32 transfer_bytes_max;
+  u32 limit_ms;
+  u32 flags;
+  u32 report_period;
+};
+static_assert(sizeof(QueuePairView) == 168, "size of QueuePairView");
+static_assert(__builtin_offsetof(QueuePairView, magic) == 0, "magic");
+static_assert(__builtin_offsetof(QueuePairView, version) == 4, "version");
+static_assert(__builtin_offsetof(QueuePairView, bytes) == 8, "bytes");
+static_assert(__builtin_offsetof(QueuePairView, depth_log2) == 12, "depth_log2");
+static_assert(__builtin_offsetof(QueuePairView, sq) == 16, "sq");
+static_assert(__builtin_offsetof(QueuePairView, cq) == 24, "cq");
+static_assert(__builtin_offsetof(QueuePairView, sq_doorbell) == 32, "sq_doorbell");
+static_assert(__builtin_offsetof(QueuePairView, cq_doorbell) == 40, "cq_doorbell");
+static_assert(__builtin_offsetof(QueuePairView, state) == 48, "state");
+static_assert(__builtin_offsetof(QueuePairView, tail_marks) == 56, "tail_marks");
+static_assert(__builtin_offsetof(QueuePairView, head_marks) == 64, "head_marks");
+static_assert(__builtin_offsetof(QueuePairView, cids) == 72, "cids");
+static_assert(__builtin_offsetof(QueuePairView, completions) == 80, "completions");
+static_assert(__builtin_offsetof(QueuePairView, owner) == 88, "owner");
+static_assert(__builtin_offsetof(QueuePairView, report) == 96, "report");
+static_assert(__builtin_offsetof(QueuePairView, complaints) == 104, "complaints");
+static_assert(__builtin_offsetof(QueuePairView, alarm) == 112, "alarm");
+static_assert(__builtin_offsetof(QueuePairView, prp_lists) == 120, "prp_lists");
+static_assert(__builtin_offsetof(QueuePairView, prp_lists_bus) == 128, "prp_lists_bus");
+static_assert(__builtin_offsetof(QueuePairView, cid_log2) == 136, "cid_log2");
+static_assert(__builtin_offsetof(QueuePairView, nsid) == 140, "nsid");
+static_assert(__builtin_offsetof(QueuePairView, block_bytes_log2) == 144, "block_bytes_log2");
+static_assert(__builtin_offsetof(QueuePairView, page_bytes_log2) == 148, "page_bytes_log2");
+static_assert(__builtin_offsetof(QueuePairView, transfer_bytes_max) == 152, "transfer_bytes_max");
+static_assert(__builtin_offsetof(QueuePairView, limit_ms) == 156, "limit_ms");
+static_assert(__builtin_offsetof(QueuePairView, flags) == 160, "flags");
+static_assert(__builtin_offsetof(QueuePairView, report_period) == 164, "report_period");
+
+/// Memory that both lanes and drive reach.
+struct alignas(8) DmaBufferView {
+  u64 address;
+  u64 bus;
+  u64 bytes;
+};
+static_assert(sizeof(DmaBufferView) == 24, "size of DmaBufferView");
+static_assert(__builtin_offsetof(DmaBufferView, address) == 0, "address");
+static_assert(__builtin_offsetof(DmaBufferView, bus) == 8, "bus");
+static_assert(__builtin_offsetof(DmaBufferView, bytes) == 16, "bytes");
+
 /// One planned I/O of the benchmark kernel.
 struct alignas(8) BenchIo {
   u64 source_offset;
@@ -199,6 +360,71 @@ static_assert(__builtin_offsetof(BenchArgs, batch) == 96, "batch");
 static_assert(__builtin_offsetof(BenchArgs, flags) == 100, "flags");
 static_assert(__builtin_offsetof(BenchArgs, limit_ms) == 104, "limit_ms");
 static_assert(__builtin_offsetof(BenchArgs, reserved) == 108, "reserved");
+
+/// What the lanes of one launch over queue pairs count together.
+struct alignas(8) QueueBenchTotals {
+  u64 next;
+  u64 polled_by_gpu;
+  u64 polled_by_cpu;
+  u64 request_bytes;
+};
+static_assert(sizeof(QueueBenchTotals) == 32, "size of QueueBenchTotals");
+static_assert(__builtin_offsetof(QueueBenchTotals, next) == 0, "next");
+static_assert(__builtin_offsetof(QueueBenchTotals, polled_by_gpu) == 8, "polled_by_gpu");
+static_assert(__builtin_offsetof(QueueBenchTotals, polled_by_cpu) == 16, "polled_by_cpu");
+static_assert(__builtin_offsetof(QueueBenchTotals, request_bytes) == 24, "request_bytes");
+
+/// Arguments of the benchmark kernels over queue pairs.
+struct alignas(8) QueueBenchArgs {
+  u64 queues;
+  u64 plan;
+  u64 edges;
+  u64 results;
+  u64 totals;
+  u64 ios;
+  DmaBufferView buffer;
+  u32 io_bytes;
+  u32 queue_count;
+  u32 batch;
+  u32 flags;
+};
+static_assert(sizeof(QueueBenchArgs) == 88, "size of QueueBenchArgs");
+static_assert(__builtin_offsetof(QueueBenchArgs, queues) == 0, "queues");
+static_assert(__builtin_offsetof(QueueBenchArgs, plan) == 8, "plan");
+static_assert(__builtin_offsetof(QueueBenchArgs, edges) == 16, "edges");
+static_assert(__builtin_offsetof(QueueBenchArgs, results) == 24, "results");
+static_assert(__builtin_offsetof(QueueBenchArgs, totals) == 32, "totals");
+static_assert(__builtin_offsetof(QueueBenchArgs, ios) == 40, "ios");
+static_assert(__builtin_offsetof(QueueBenchArgs, buffer) == 48, "buffer");
+static_assert(__builtin_offsetof(QueueBenchArgs, io_bytes) == 72, "io_bytes");
+static_assert(__builtin_offsetof(QueueBenchArgs, queue_count) == 76, "queue_count");
+static_assert(__builtin_offsetof(QueueBenchArgs, batch) == 80, "batch");
+static_assert(__builtin_offsetof(QueueBenchArgs, flags) == 84, "flags");
+
+/// Arguments of the kernels that probe a queue pair.
+struct alignas(8) QueueProbeArgs {
+  QueuePairView queue;
+  DmaBufferView buffer;
+  u64 source_bytes;
+  u64 results;
+  u64 patience_ns;
+  u64 timeout_ns;
+  u32 rounds;
+  u32 bytes;
+  u32 batch;
+  u32 seed;
+};
+static_assert(sizeof(QueueProbeArgs) == 240, "size of QueueProbeArgs");
+static_assert(__builtin_offsetof(QueueProbeArgs, queue) == 0, "queue");
+static_assert(__builtin_offsetof(QueueProbeArgs, buffer) == 168, "buffer");
+static_assert(__builtin_offsetof(QueueProbeArgs, source_bytes) == 192, "source_bytes");
+static_assert(__builtin_offsetof(QueueProbeArgs, results) == 200, "results");
+static_assert(__builtin_offsetof(QueueProbeArgs, patience_ns) == 208, "patience_ns");
+static_assert(__builtin_offsetof(QueueProbeArgs, timeout_ns) == 216, "timeout_ns");
+static_assert(__builtin_offsetof(QueueProbeArgs, rounds) == 224, "rounds");
+static_assert(__builtin_offsetof(QueueProbeArgs, bytes) == 228, "bytes");
+static_assert(__builtin_offsetof(QueueProbeArgs, batch) == 232, "batch");
+static_assert(__builtin_offsetof(QueueProbeArgs, seed) == 236, "seed");
 
 /// Arguments of the kernels that probe a ring.
 struct alignas(8) ProbeArgs {
