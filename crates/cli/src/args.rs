@@ -231,12 +231,13 @@ pub struct BenchArgs {
     /// Order in which blocks are visited.
     #[arg(long, value_enum, default_value = "random")]
     pub access: Access,
-    /// Blocks of the kernel: one an SM. A list makes one row each.
+    /// Blocks of the kernel: one an SM. A list makes one row each
+    /// [default: 4, fewer where staging would take more than 128 MiB].
     #[arg(long, value_parser = count, value_delimiter = ',')]
     pub sms: Vec<u32>,
-    /// Warps an SM, of 32 lanes each.
-    #[arg(long, value_parser = count, default_value = "8")]
-    pub warps: u32,
+    /// Warps an SM, of 32 lanes each [default: 8, fewer where staging would take more than 128 MiB].
+    #[arg(long, value_parser = count)]
+    pub warps: Option<u32>,
     /// I/Os that each lane has in flight: 1 waits for each, more is asynchronous.
     #[arg(long, value_parser = count, default_value = "1")]
     pub batch: u32,

@@ -75,6 +75,7 @@ fn other_routes_and_shapes_verify_too() {
         "--path nvme --route direct --queues 2",
         "--path uring,nvme --memory host --queues 2 --depth 4",
         "--path posix --queues 3",
+        "--path posix,ring --batch 2",
         "--path posix,uring --cache direct",
         "--path posix,uring,nvme,ring --verify edges",
     ] {

@@ -17,6 +17,9 @@ use crate::bench::copier::{Copier, Current};
 use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
 use crate::bench::worker::{Done, Job, Transport, Worker, WorkerOptions};
 
+/// Staging that a queue has at least, as far as that is 2 to 32 I/Os.
+const STAGING_BYTES: usize = 4 << 20;
+
 /// How a path of CPU threads is opened.
 pub struct QueueRunnerOptions {
     /// Where the data is.
@@ -102,7 +105,10 @@ impl QueueRunner {
 
     fn slots(&self) -> usize {
         match self.route {
-            "bounce" => (self.options.depth as usize * 2).max(32),
+            "bounce" => {
+                let few = STAGING_BYTES / self.options.io_bytes as usize;
+                (self.options.depth as usize * 2).max(few.clamp(2, 32))
+            }
             _ => self.options.depth as usize,
         }
     }

@@ -17,6 +17,13 @@ use crate::units;
 const IO_BYTES: [u64; 2] = [4 << 10, 64 << 10];
 /// Timed seconds of a repeat when nobody says.
 const DURATION: Duration = Duration::from_millis(700);
+/// SMs and warps of a kernel when nobody says.
+const SMS: u32 = 4;
+const WARPS: u32 = 8;
+/// Staging of all rings that a shape which nobody asked for may take.
+const RING_STAGING_BYTES: u64 = 128 << 20;
+/// Bytes in flight of a queue whose depth nobody asked for.
+const IN_FLIGHT_BYTES: u32 = 64 << 20;
 /// Bytes of destination at most.
 const DESTINATION_BYTES_MAX: u64 = 64 << 20;
 /// Largest I/O.
@@ -35,6 +42,8 @@ pub struct Point {
     pub depth: u32,
     /// Blocks of the kernel.
     pub sms: u32,
+    /// Warps a block.
+    pub warps: u32,
 }
 
 /// Everything that is settled before a run.
@@ -125,7 +134,7 @@ impl Settings {
             queues: point.queues,
             depth: point.depth,
             sms: point.sms,
-            warps: args.warps,
+            warps: point.warps,
             batch: args.batch,
             io_bytes: point.io_bytes,
             destination_bytes: self.destination_bytes(point),
@@ -276,11 +285,30 @@ pub fn check_route(route: RouteName, path: PathName, op: OpName) -> Result<()> {
     Ok(())
 }
 
+/// SMs and warps as asked for; where nobody asked, as many as staging has room for.
+fn lanes_shape(args: &BenchArgs, io_bytes: u32, queues: u32, sms: u32) -> (u32, u32) {
+    let lane_bytes = u64::from(io_bytes) * u64::from(args.batch) * u64::from(queues);
+    let fits = |sms: u32, warps: u32| {
+        u64::from(sms) * u64::from(warps) * 32 * lane_bytes <= RING_STAGING_BYTES
+    };
+    let wanted_sms = if sms > 0 { sms } else { SMS };
+    let mut shape = (wanted_sms, args.warps.unwrap_or(WARPS));
+    while args.warps.is_none() && shape.1 > 1 && !fits(shape.0, shape.1) {
+        shape.1 /= 2;
+    }
+    while sms == 0 && shape.0 > 1 && !fits(shape.0, shape.1) {
+        shape.0 /= 2;
+    }
+    shape
+}
+
 fn points_of(args: &BenchArgs, path: PathName, io_bytes: u32) -> Vec<Point> {
+    // Large I/Os: no more in flight than staging should take.
+    let in_flight = (IN_FLIGHT_BYTES / io_bytes).clamp(4, 64);
     let (queues, depth) = match path {
         PathName::Posix => (32, 1),
-        PathName::Uring => (1, 32),
-        PathName::Nvme => (1, 64),
+        PathName::Uring => (1, in_flight.min(32)),
+        PathName::Nvme => (1, in_flight.min(64)),
         PathName::Ring => (1, 1024),
     };
     let queues = args.queues.unwrap_or(queues);
@@ -292,13 +320,17 @@ fn points_of(args: &BenchArgs, path: PathName, io_bytes: u32) -> Vec<Point> {
     };
     let sms = match (args.sms.as_slice(), path) {
         (_, PathName::Posix | PathName::Uring | PathName::Nvme) => vec![0],
-        ([], PathName::Ring) => vec![4],
+        ([], PathName::Ring) => vec![0],
         (given, PathName::Ring) => given.to_vec(),
     };
     let mut points = Vec::new();
     for &depth in &depths {
         for &sms in &sms {
-            points.push(Point { path, io_bytes, queues, depth, sms });
+            let (sms, warps) = match path {
+                PathName::Ring => lanes_shape(args, io_bytes, queues, sms),
+                PathName::Posix | PathName::Uring | PathName::Nvme => (0, 0),
+            };
+            points.push(Point { path, io_bytes, queues, depth, sms, warps });
         }
     }
     points

@@ -117,6 +117,8 @@ pub struct Worker {
     ready: Vec<usize>,
     /// For the copy engine.
     batch: Vec<Item>,
+    /// I/Os sent to the copy engine at once: at most half of the slots, so that the other half fills.
+    copy_batch: usize,
     /// Batches that the copy engine has.
     copying: usize,
     taken: std::ops::Range<usize>,
@@ -133,6 +135,7 @@ impl Worker {
     pub fn new(queue: Box<dyn StorageQueue>, transport: Transport, options: WorkerOptions) -> Self {
         let slots = vec![Slot::default(); options.slots];
         let free = (0..options.slots).collect();
+        let copy_batch = (options.slots / 2).clamp(1, COPY_BATCH);
         Self {
             queue,
             transport,
@@ -141,6 +144,7 @@ impl Worker {
             options,
             ready: Vec::new(),
             batch: Vec::new(),
+            copy_batch,
             copying: 0,
             taken: 0..0,
             completions: Vec::new(),
@@ -214,7 +218,7 @@ impl Worker {
             let writes = job.round.plan[index].opcode != u32::from(OP_READ);
             if writes && matches!(self.transport, Transport::Bounce { .. }) {
                 self.copy_later(job, slot, Direction::ToHost);
-                if self.batch.len() >= COPY_BATCH {
+                if self.batch.len() >= self.copy_batch {
                     self.send_batch(false);
                 }
             } else {
@@ -324,7 +328,7 @@ impl Worker {
     /// Hands the batch to the copy engine, if it is full or there is nothing to wait for.
     fn send_batch(&mut self, more_may_come: bool) {
         if self.batch.is_empty()
-            || (more_may_come && self.batch.len() < COPY_BATCH && !self.free.is_empty())
+            || (more_may_come && self.batch.len() < self.copy_batch && !self.free.is_empty())
         {
             return;
         }
