@@ -227,7 +227,7 @@ fn write_structure(out: &mut String, structure: &Structure) {
     for Field { name: field, offset, .. } in fields {
         let _ = writeln!(
             out,
-            "static_assert(__builtin_offsetof({name}, {field}) == {offset}, \"{field}\");"
+            "static_assert(SIDECORE_OFFSETOF({name}, {field}) == {offset}, \"{field}\");"
         );
     }
     out.push('\n');

@@ -52,14 +52,14 @@ struct alignas(32) RequestEntry {
   u64 w[4];
 };
 static_assert(sizeof(RequestEntry) == 32, "size of RequestEntry");
-static_assert(__builtin_offsetof(RequestEntry, w) == 0, "w");
+static_assert(SIDECORE_OFFSETOF(RequestEntry, w) == 0, "w");
 
 /// turn (16, lowest) | status (16) | detail (32).
 struct alignas(8) CompletionRecord {
   u64 word;
 };
 static_assert(sizeof(CompletionRecord) == 8, "size of CompletionRecord");
-static_assert(__builtin_offsetof(CompletionRecord, word) == 0, "word");
+static_assert(SIDECORE_OFFSETOF(CompletionRecord, word) == 0, "word");
 
 /// A ring's words in device memory, each on a line of its own.
 struct alignas(128) RingControl {
@@ -71,12 +71,12 @@ struct alignas(128) RingControl {
   u64 pad2[15];
 };
 static_assert(sizeof(RingControl) == 384, "size of RingControl");
-static_assert(__builtin_offsetof(RingControl, tail) == 0, "tail");
-static_assert(__builtin_offsetof(RingControl, pad0) == 8, "pad0");
-static_assert(__builtin_offsetof(RingControl, fetched) == 128, "fetched");
-static_assert(__builtin_offsetof(RingControl, pad1) == 136, "pad1");
-static_assert(__builtin_offsetof(RingControl, state) == 256, "state");
-static_assert(__builtin_offsetof(RingControl, pad2) == 264, "pad2");
+static_assert(SIDECORE_OFFSETOF(RingControl, tail) == 0, "tail");
+static_assert(SIDECORE_OFFSETOF(RingControl, pad0) == 8, "pad0");
+static_assert(SIDECORE_OFFSETOF(RingControl, fetched) == 128, "fetched");
+static_assert(SIDECORE_OFFSETOF(RingControl, pad1) == 136, "pad1");
+static_assert(SIDECORE_OFFSETOF(RingControl, state) == 256, "state");
+static_assert(SIDECORE_OFFSETOF(RingControl, pad2) == 264, "pad2");
 
 /// All that a kernel needs to use a ring.
 struct alignas(8) RingView {
@@ -97,21 +97,21 @@ struct alignas(8) RingView {
   u32 reserved;
 };
 static_assert(sizeof(RingView) == 80, "size of RingView");
-static_assert(__builtin_offsetof(RingView, magic) == 0, "magic");
-static_assert(__builtin_offsetof(RingView, version) == 4, "version");
-static_assert(__builtin_offsetof(RingView, bytes) == 8, "bytes");
-static_assert(__builtin_offsetof(RingView, depth_log2) == 12, "depth_log2");
-static_assert(__builtin_offsetof(RingView, entries) == 16, "entries");
-static_assert(__builtin_offsetof(RingView, control) == 24, "control");
-static_assert(__builtin_offsetof(RingView, records) == 32, "records");
-static_assert(__builtin_offsetof(RingView, turns) == 40, "turns");
-static_assert(__builtin_offsetof(RingView, staging) == 48, "staging");
-static_assert(__builtin_offsetof(RingView, staging_stride) == 56, "staging_stride");
-static_assert(__builtin_offsetof(RingView, record_count) == 60, "record_count");
-static_assert(__builtin_offsetof(RingView, read_route) == 64, "read_route");
-static_assert(__builtin_offsetof(RingView, write_route) == 68, "write_route");
-static_assert(__builtin_offsetof(RingView, limit_ms) == 72, "limit_ms");
-static_assert(__builtin_offsetof(RingView, reserved) == 76, "reserved");
+static_assert(SIDECORE_OFFSETOF(RingView, magic) == 0, "magic");
+static_assert(SIDECORE_OFFSETOF(RingView, version) == 4, "version");
+static_assert(SIDECORE_OFFSETOF(RingView, bytes) == 8, "bytes");
+static_assert(SIDECORE_OFFSETOF(RingView, depth_log2) == 12, "depth_log2");
+static_assert(SIDECORE_OFFSETOF(RingView, entries) == 16, "entries");
+static_assert(SIDECORE_OFFSETOF(RingView, control) == 24, "control");
+static_assert(SIDECORE_OFFSETOF(RingView, records) == 32, "records");
+static_assert(SIDECORE_OFFSETOF(RingView, turns) == 40, "turns");
+static_assert(SIDECORE_OFFSETOF(RingView, staging) == 48, "staging");
+static_assert(SIDECORE_OFFSETOF(RingView, staging_stride) == 56, "staging_stride");
+static_assert(SIDECORE_OFFSETOF(RingView, record_count) == 60, "record_count");
+static_assert(SIDECORE_OFFSETOF(RingView, read_route) == 64, "read_route");
+static_assert(SIDECORE_OFFSETOF(RingView, write_route) == 68, "write_route");
+static_assert(SIDECORE_OFFSETOF(RingView, limit_ms) == 72, "limit_ms");
+static_assert(SIDECORE_OFFSETOF(RingView, reserved) == 76, "reserved");
 
 /// A registered buffer.
 struct alignas(8) BufferView {
@@ -121,10 +121,10 @@ struct alignas(8) BufferView {
   u32 reserved;
 };
 static_assert(sizeof(BufferView) == 24, "size of BufferView");
-static_assert(__builtin_offsetof(BufferView, address) == 0, "address");
-static_assert(__builtin_offsetof(BufferView, bytes) == 8, "bytes");
-static_assert(__builtin_offsetof(BufferView, id) == 16, "id");
-static_assert(__builtin_offsetof(BufferView, reserved) == 20, "reserved");
+static_assert(SIDECORE_OFFSETOF(BufferView, address) == 0, "address");
+static_assert(SIDECORE_OFFSETOF(BufferView, bytes) == 8, "bytes");
+static_assert(SIDECORE_OFFSETOF(BufferView, id) == 16, "id");
+static_assert(SIDECORE_OFFSETOF(BufferView, reserved) == 20, "reserved");
 
 /// An open source.
 struct alignas(8) SourceView {
@@ -133,9 +133,9 @@ struct alignas(8) SourceView {
   u32 block_bytes;
 };
 static_assert(sizeof(SourceView) == 16, "size of SourceView");
-static_assert(__builtin_offsetof(SourceView, bytes) == 0, "bytes");
-static_assert(__builtin_offsetof(SourceView, id) == 8, "id");
-static_assert(__builtin_offsetof(SourceView, block_bytes) == 12, "block_bytes");
+static_assert(SIDECORE_OFFSETOF(SourceView, bytes) == 0, "bytes");
+static_assert(SIDECORE_OFFSETOF(SourceView, id) == 8, "id");
+static_assert(SIDECORE_OFFSETOF(SourceView, block_bytes) == 12, "block_bytes");
 
 /// What of a queue pair changes all the time, each hot word on its own line.
 struct alignas(128) QueueState {
@@ -169,48 +169,48 @@ struct alignas(128) QueueState {
   u64 pad9[10];
 };
 static_assert(sizeof(QueueState) == 1280, "size of QueueState");
-static_assert(__builtin_offsetof(QueueState, in_ticket) == 0, "in_ticket");
-static_assert(__builtin_offsetof(QueueState, pad0) == 8, "pad0");
-static_assert(__builtin_offsetof(QueueState, tail) == 128, "tail");
-static_assert(__builtin_offsetof(QueueState, sq_doorbells) == 136, "sq_doorbells");
-static_assert(__builtin_offsetof(QueueState, pad1) == 144, "pad1");
-static_assert(__builtin_offsetof(QueueState, tail_lock) == 256, "tail_lock");
-static_assert(__builtin_offsetof(QueueState, pad2) == 264, "pad2");
-static_assert(__builtin_offsetof(QueueState, sq_head) == 384, "sq_head");
-static_assert(__builtin_offsetof(QueueState, pad3) == 392, "pad3");
-static_assert(__builtin_offsetof(QueueState, cq_head) == 512, "cq_head");
-static_assert(__builtin_offsetof(QueueState, cq_doorbells) == 520, "cq_doorbells");
-static_assert(__builtin_offsetof(QueueState, returned) == 528, "returned");
-static_assert(__builtin_offsetof(QueueState, pad4) == 536, "pad4");
-static_assert(__builtin_offsetof(QueueState, head_lock) == 640, "head_lock");
-static_assert(__builtin_offsetof(QueueState, pad5) == 648, "pad5");
-static_assert(__builtin_offsetof(QueueState, state) == 768, "state");
-static_assert(__builtin_offsetof(QueueState, pad6) == 776, "pad6");
-static_assert(__builtin_offsetof(QueueState, inside) == 896, "inside");
-static_assert(__builtin_offsetof(QueueState, pad7) == 904, "pad7");
-static_assert(__builtin_offsetof(QueueState, cid_next) == 1024, "cid_next");
-static_assert(__builtin_offsetof(QueueState, pad8) == 1032, "pad8");
-static_assert(__builtin_offsetof(QueueState, fence_wanted) == 1152, "fence_wanted");
-static_assert(__builtin_offsetof(QueueState, fence_done) == 1160, "fence_done");
-static_assert(__builtin_offsetof(QueueState, fence_lock) == 1168, "fence_lock");
-static_assert(__builtin_offsetof(QueueState, fence_ios) == 1176, "fence_ios");
-static_assert(__builtin_offsetof(QueueState, drained) == 1184, "drained");
-static_assert(__builtin_offsetof(QueueState, strays) == 1192, "strays");
-static_assert(__builtin_offsetof(QueueState, pad9) == 1200, "pad9");
+static_assert(SIDECORE_OFFSETOF(QueueState, in_ticket) == 0, "in_ticket");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad0) == 8, "pad0");
+static_assert(SIDECORE_OFFSETOF(QueueState, tail) == 128, "tail");
+static_assert(SIDECORE_OFFSETOF(QueueState, sq_doorbells) == 136, "sq_doorbells");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad1) == 144, "pad1");
+static_assert(SIDECORE_OFFSETOF(QueueState, tail_lock) == 256, "tail_lock");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad2) == 264, "pad2");
+static_assert(SIDECORE_OFFSETOF(QueueState, sq_head) == 384, "sq_head");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad3) == 392, "pad3");
+static_assert(SIDECORE_OFFSETOF(QueueState, cq_head) == 512, "cq_head");
+static_assert(SIDECORE_OFFSETOF(QueueState, cq_doorbells) == 520, "cq_doorbells");
+static_assert(SIDECORE_OFFSETOF(QueueState, returned) == 528, "returned");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad4) == 536, "pad4");
+static_assert(SIDECORE_OFFSETOF(QueueState, head_lock) == 640, "head_lock");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad5) == 648, "pad5");
+static_assert(SIDECORE_OFFSETOF(QueueState, state) == 768, "state");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad6) == 776, "pad6");
+static_assert(SIDECORE_OFFSETOF(QueueState, inside) == 896, "inside");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad7) == 904, "pad7");
+static_assert(SIDECORE_OFFSETOF(QueueState, cid_next) == 1024, "cid_next");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad8) == 1032, "pad8");
+static_assert(SIDECORE_OFFSETOF(QueueState, fence_wanted) == 1152, "fence_wanted");
+static_assert(SIDECORE_OFFSETOF(QueueState, fence_done) == 1160, "fence_done");
+static_assert(SIDECORE_OFFSETOF(QueueState, fence_lock) == 1168, "fence_lock");
+static_assert(SIDECORE_OFFSETOF(QueueState, fence_ios) == 1176, "fence_ios");
+static_assert(SIDECORE_OFFSETOF(QueueState, drained) == 1184, "drained");
+static_assert(SIDECORE_OFFSETOF(QueueState, strays) == 1192, "strays");
+static_assert(SIDECORE_OFFSETOF(QueueState, pad9) == 1200, "pad9");
 
 /// epoch (16, lowest) | status (16) | SQ head (16) | flags (16).
 struct alignas(8) CompletionWord {
   u64 word;
 };
 static_assert(sizeof(CompletionWord) == 8, "size of CompletionWord");
-static_assert(__builtin_offsetof(CompletionWord, word) == 0, "word");
+static_assert(SIDECORE_OFFSETOF(CompletionWord, word) == 0, "word");
 
 /// owner (8, lowest) | phase (8) | flip (16) | low half of the head (32).
 struct alignas(8) OwnerWord {
   u64 word;
 };
 static_assert(sizeof(OwnerWord) == 8, "size of OwnerWord");
-static_assert(__builtin_offsetof(OwnerWord, word) == 0, "word");
+static_assert(SIDECORE_OFFSETOF(OwnerWord, word) == 0, "word");
 
 /// All that a kernel needs to use a queue pair.
 struct alignas(8) QueuePairView {
@@ -243,33 +243,33 @@ struct alignas(8) QueuePairView {
   u32 report_period;
 };
 static_assert(sizeof(QueuePairView) == 168, "size of QueuePairView");
-static_assert(__builtin_offsetof(QueuePairView, magic) == 0, "magic");
-static_assert(__builtin_offsetof(QueuePairView, version) == 4, "version");
-static_assert(__builtin_offsetof(QueuePairView, bytes) == 8, "bytes");
-static_assert(__builtin_offsetof(QueuePairView, depth_log2) == 12, "depth_log2");
-static_assert(__builtin_offsetof(QueuePairView, sq) == 16, "sq");
-static_assert(__builtin_offsetof(QueuePairView, cq) == 24, "cq");
-static_assert(__builtin_offsetof(QueuePairView, sq_doorbell) == 32, "sq_doorbell");
-static_assert(__builtin_offsetof(QueuePairView, cq_doorbell) == 40, "cq_doorbell");
-static_assert(__builtin_offsetof(QueuePairView, state) == 48, "state");
-static_assert(__builtin_offsetof(QueuePairView, tail_marks) == 56, "tail_marks");
-static_assert(__builtin_offsetof(QueuePairView, head_marks) == 64, "head_marks");
-static_assert(__builtin_offsetof(QueuePairView, cids) == 72, "cids");
-static_assert(__builtin_offsetof(QueuePairView, completions) == 80, "completions");
-static_assert(__builtin_offsetof(QueuePairView, owner) == 88, "owner");
-static_assert(__builtin_offsetof(QueuePairView, report) == 96, "report");
-static_assert(__builtin_offsetof(QueuePairView, complaints) == 104, "complaints");
-static_assert(__builtin_offsetof(QueuePairView, alarm) == 112, "alarm");
-static_assert(__builtin_offsetof(QueuePairView, prp_lists) == 120, "prp_lists");
-static_assert(__builtin_offsetof(QueuePairView, prp_lists_bus) == 128, "prp_lists_bus");
-static_assert(__builtin_offsetof(QueuePairView, cid_log2) == 136, "cid_log2");
-static_assert(__builtin_offsetof(QueuePairView, nsid) == 140, "nsid");
-static_assert(__builtin_offsetof(QueuePairView, block_bytes_log2) == 144, "block_bytes_log2");
-static_assert(__builtin_offsetof(QueuePairView, page_bytes_log2) == 148, "page_bytes_log2");
-static_assert(__builtin_offsetof(QueuePairView, transfer_bytes_max) == 152, "transfer_bytes_max");
-static_assert(__builtin_offsetof(QueuePairView, limit_ms) == 156, "limit_ms");
-static_assert(__builtin_offsetof(QueuePairView, flags) == 160, "flags");
-static_assert(__builtin_offsetof(QueuePairView, report_period) == 164, "report_period");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, magic) == 0, "magic");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, version) == 4, "version");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, bytes) == 8, "bytes");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, depth_log2) == 12, "depth_log2");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, sq) == 16, "sq");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, cq) == 24, "cq");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, sq_doorbell) == 32, "sq_doorbell");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, cq_doorbell) == 40, "cq_doorbell");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, state) == 48, "state");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, tail_marks) == 56, "tail_marks");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, head_marks) == 64, "head_marks");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, cids) == 72, "cids");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, completions) == 80, "completions");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, owner) == 88, "owner");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, report) == 96, "report");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, complaints) == 104, "complaints");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, alarm) == 112, "alarm");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, prp_lists) == 120, "prp_lists");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, prp_lists_bus) == 128, "prp_lists_bus");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, cid_log2) == 136, "cid_log2");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, nsid) == 140, "nsid");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, block_bytes_log2) == 144, "block_bytes_log2");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, page_bytes_log2) == 148, "page_bytes_log2");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, transfer_bytes_max) == 152, "transfer_bytes_max");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, limit_ms) == 156, "limit_ms");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, flags) == 160, "flags");
+static_assert(SIDECORE_OFFSETOF(QueuePairView, report_period) == 164, "report_period");
 
 /// Memory that both lanes and drive reach.
 struct alignas(8) DmaBufferView {
@@ -278,9 +278,9 @@ struct alignas(8) DmaBufferView {
   u64 bytes;
 };
 static_assert(sizeof(DmaBufferView) == 24, "size of DmaBufferView");
-static_assert(__builtin_offsetof(DmaBufferView, address) == 0, "address");
-static_assert(__builtin_offsetof(DmaBufferView, bus) == 8, "bus");
-static_assert(__builtin_offsetof(DmaBufferView, bytes) == 16, "bytes");
+static_assert(SIDECORE_OFFSETOF(DmaBufferView, address) == 0, "address");
+static_assert(SIDECORE_OFFSETOF(DmaBufferView, bus) == 8, "bus");
+static_assert(SIDECORE_OFFSETOF(DmaBufferView, bytes) == 16, "bytes");
 
 /// One planned I/O of the benchmark kernel.
 struct alignas(8) BenchIo {
@@ -289,9 +289,9 @@ struct alignas(8) BenchIo {
   u32 reserved;
 };
 static_assert(sizeof(BenchIo) == 16, "size of BenchIo");
-static_assert(__builtin_offsetof(BenchIo, source_offset) == 0, "source_offset");
-static_assert(__builtin_offsetof(BenchIo, opcode) == 8, "opcode");
-static_assert(__builtin_offsetof(BenchIo, reserved) == 12, "reserved");
+static_assert(SIDECORE_OFFSETOF(BenchIo, source_offset) == 0, "source_offset");
+static_assert(SIDECORE_OFFSETOF(BenchIo, opcode) == 8, "opcode");
+static_assert(SIDECORE_OFFSETOF(BenchIo, reserved) == 12, "reserved");
 
 /// What the ends of one read must be.
 struct alignas(8) BenchEdges {
@@ -299,8 +299,8 @@ struct alignas(8) BenchEdges {
   u64 last[2];
 };
 static_assert(sizeof(BenchEdges) == 32, "size of BenchEdges");
-static_assert(__builtin_offsetof(BenchEdges, first) == 0, "first");
-static_assert(__builtin_offsetof(BenchEdges, last) == 16, "last");
+static_assert(SIDECORE_OFFSETOF(BenchEdges, first) == 0, "first");
+static_assert(SIDECORE_OFFSETOF(BenchEdges, last) == 16, "last");
 
 /// How one I/O ended.
 struct alignas(8) BenchResult {
@@ -310,10 +310,10 @@ struct alignas(8) BenchResult {
   u32 detail;
 };
 static_assert(sizeof(BenchResult) == 16, "size of BenchResult");
-static_assert(__builtin_offsetof(BenchResult, latency_ns) == 0, "latency_ns");
-static_assert(__builtin_offsetof(BenchResult, status) == 8, "status");
-static_assert(__builtin_offsetof(BenchResult, flags) == 10, "flags");
-static_assert(__builtin_offsetof(BenchResult, detail) == 12, "detail");
+static_assert(SIDECORE_OFFSETOF(BenchResult, latency_ns) == 0, "latency_ns");
+static_assert(SIDECORE_OFFSETOF(BenchResult, status) == 8, "status");
+static_assert(SIDECORE_OFFSETOF(BenchResult, flags) == 10, "flags");
+static_assert(SIDECORE_OFFSETOF(BenchResult, detail) == 12, "detail");
 
 /// What the lanes of one launch count together.
 struct alignas(8) BenchTotals {
@@ -323,10 +323,10 @@ struct alignas(8) BenchTotals {
   u64 request_bytes;
 };
 static_assert(sizeof(BenchTotals) == 32, "size of BenchTotals");
-static_assert(__builtin_offsetof(BenchTotals, next) == 0, "next");
-static_assert(__builtin_offsetof(BenchTotals, completions_polled) == 8, "completions_polled");
-static_assert(__builtin_offsetof(BenchTotals, doorbells) == 16, "doorbells");
-static_assert(__builtin_offsetof(BenchTotals, request_bytes) == 24, "request_bytes");
+static_assert(SIDECORE_OFFSETOF(BenchTotals, next) == 0, "next");
+static_assert(SIDECORE_OFFSETOF(BenchTotals, completions_polled) == 8, "completions_polled");
+static_assert(SIDECORE_OFFSETOF(BenchTotals, doorbells) == 16, "doorbells");
+static_assert(SIDECORE_OFFSETOF(BenchTotals, request_bytes) == 24, "request_bytes");
 
 /// Arguments of the benchmark kernel.
 struct alignas(8) BenchArgs {
@@ -346,20 +346,20 @@ struct alignas(8) BenchArgs {
   u32 reserved;
 };
 static_assert(sizeof(BenchArgs) == 112, "size of BenchArgs");
-static_assert(__builtin_offsetof(BenchArgs, rings) == 0, "rings");
-static_assert(__builtin_offsetof(BenchArgs, plan) == 8, "plan");
-static_assert(__builtin_offsetof(BenchArgs, edges) == 16, "edges");
-static_assert(__builtin_offsetof(BenchArgs, results) == 24, "results");
-static_assert(__builtin_offsetof(BenchArgs, totals) == 32, "totals");
-static_assert(__builtin_offsetof(BenchArgs, ios) == 40, "ios");
-static_assert(__builtin_offsetof(BenchArgs, source) == 48, "source");
-static_assert(__builtin_offsetof(BenchArgs, buffer) == 64, "buffer");
-static_assert(__builtin_offsetof(BenchArgs, io_bytes) == 88, "io_bytes");
-static_assert(__builtin_offsetof(BenchArgs, ring_count) == 92, "ring_count");
-static_assert(__builtin_offsetof(BenchArgs, batch) == 96, "batch");
-static_assert(__builtin_offsetof(BenchArgs, flags) == 100, "flags");
-static_assert(__builtin_offsetof(BenchArgs, limit_ms) == 104, "limit_ms");
-static_assert(__builtin_offsetof(BenchArgs, reserved) == 108, "reserved");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, rings) == 0, "rings");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, plan) == 8, "plan");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, edges) == 16, "edges");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, results) == 24, "results");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, totals) == 32, "totals");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, ios) == 40, "ios");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, source) == 48, "source");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, buffer) == 64, "buffer");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, io_bytes) == 88, "io_bytes");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, ring_count) == 92, "ring_count");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, batch) == 96, "batch");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, flags) == 100, "flags");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, limit_ms) == 104, "limit_ms");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, reserved) == 108, "reserved");
 
 /// What the lanes of one launch over queue pairs count together.
 struct alignas(8) QueueBenchTotals {
@@ -369,10 +369,10 @@ struct alignas(8) QueueBenchTotals {
   u64 request_bytes;
 };
 static_assert(sizeof(QueueBenchTotals) == 32, "size of QueueBenchTotals");
-static_assert(__builtin_offsetof(QueueBenchTotals, next) == 0, "next");
-static_assert(__builtin_offsetof(QueueBenchTotals, polled_by_gpu) == 8, "polled_by_gpu");
-static_assert(__builtin_offsetof(QueueBenchTotals, polled_by_cpu) == 16, "polled_by_cpu");
-static_assert(__builtin_offsetof(QueueBenchTotals, request_bytes) == 24, "request_bytes");
+static_assert(SIDECORE_OFFSETOF(QueueBenchTotals, next) == 0, "next");
+static_assert(SIDECORE_OFFSETOF(QueueBenchTotals, polled_by_gpu) == 8, "polled_by_gpu");
+static_assert(SIDECORE_OFFSETOF(QueueBenchTotals, polled_by_cpu) == 16, "polled_by_cpu");
+static_assert(SIDECORE_OFFSETOF(QueueBenchTotals, request_bytes) == 24, "request_bytes");
 
 /// Arguments of the benchmark kernels over queue pairs.
 struct alignas(8) QueueBenchArgs {
@@ -389,17 +389,17 @@ struct alignas(8) QueueBenchArgs {
   u32 flags;
 };
 static_assert(sizeof(QueueBenchArgs) == 88, "size of QueueBenchArgs");
-static_assert(__builtin_offsetof(QueueBenchArgs, queues) == 0, "queues");
-static_assert(__builtin_offsetof(QueueBenchArgs, plan) == 8, "plan");
-static_assert(__builtin_offsetof(QueueBenchArgs, edges) == 16, "edges");
-static_assert(__builtin_offsetof(QueueBenchArgs, results) == 24, "results");
-static_assert(__builtin_offsetof(QueueBenchArgs, totals) == 32, "totals");
-static_assert(__builtin_offsetof(QueueBenchArgs, ios) == 40, "ios");
-static_assert(__builtin_offsetof(QueueBenchArgs, buffer) == 48, "buffer");
-static_assert(__builtin_offsetof(QueueBenchArgs, io_bytes) == 72, "io_bytes");
-static_assert(__builtin_offsetof(QueueBenchArgs, queue_count) == 76, "queue_count");
-static_assert(__builtin_offsetof(QueueBenchArgs, batch) == 80, "batch");
-static_assert(__builtin_offsetof(QueueBenchArgs, flags) == 84, "flags");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, queues) == 0, "queues");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, plan) == 8, "plan");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, edges) == 16, "edges");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, results) == 24, "results");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, totals) == 32, "totals");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, ios) == 40, "ios");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, buffer) == 48, "buffer");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, io_bytes) == 72, "io_bytes");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, queue_count) == 76, "queue_count");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, batch) == 80, "batch");
+static_assert(SIDECORE_OFFSETOF(QueueBenchArgs, flags) == 84, "flags");
 
 /// Arguments of the kernels that probe a queue pair.
 struct alignas(8) QueueProbeArgs {
@@ -415,16 +415,16 @@ struct alignas(8) QueueProbeArgs {
   u32 seed;
 };
 static_assert(sizeof(QueueProbeArgs) == 240, "size of QueueProbeArgs");
-static_assert(__builtin_offsetof(QueueProbeArgs, queue) == 0, "queue");
-static_assert(__builtin_offsetof(QueueProbeArgs, buffer) == 168, "buffer");
-static_assert(__builtin_offsetof(QueueProbeArgs, source_bytes) == 192, "source_bytes");
-static_assert(__builtin_offsetof(QueueProbeArgs, results) == 200, "results");
-static_assert(__builtin_offsetof(QueueProbeArgs, patience_ns) == 208, "patience_ns");
-static_assert(__builtin_offsetof(QueueProbeArgs, timeout_ns) == 216, "timeout_ns");
-static_assert(__builtin_offsetof(QueueProbeArgs, rounds) == 224, "rounds");
-static_assert(__builtin_offsetof(QueueProbeArgs, bytes) == 228, "bytes");
-static_assert(__builtin_offsetof(QueueProbeArgs, batch) == 232, "batch");
-static_assert(__builtin_offsetof(QueueProbeArgs, seed) == 236, "seed");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, queue) == 0, "queue");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, buffer) == 168, "buffer");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, source_bytes) == 192, "source_bytes");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, results) == 200, "results");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, patience_ns) == 208, "patience_ns");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, timeout_ns) == 216, "timeout_ns");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, rounds) == 224, "rounds");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, bytes) == 228, "bytes");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, batch) == 232, "batch");
+static_assert(SIDECORE_OFFSETOF(QueueProbeArgs, seed) == 236, "seed");
 
 /// Arguments of the kernels that probe a ring.
 struct alignas(8) ProbeArgs {
@@ -440,16 +440,16 @@ struct alignas(8) ProbeArgs {
   u32 seed;
 };
 static_assert(sizeof(ProbeArgs) == 160, "size of ProbeArgs");
-static_assert(__builtin_offsetof(ProbeArgs, ring) == 0, "ring");
-static_assert(__builtin_offsetof(ProbeArgs, source) == 80, "source");
-static_assert(__builtin_offsetof(ProbeArgs, buffer) == 96, "buffer");
-static_assert(__builtin_offsetof(ProbeArgs, results) == 120, "results");
-static_assert(__builtin_offsetof(ProbeArgs, patience_ns) == 128, "patience_ns");
-static_assert(__builtin_offsetof(ProbeArgs, timeout_ns) == 136, "timeout_ns");
-static_assert(__builtin_offsetof(ProbeArgs, rounds) == 144, "rounds");
-static_assert(__builtin_offsetof(ProbeArgs, bytes) == 148, "bytes");
-static_assert(__builtin_offsetof(ProbeArgs, shift) == 152, "shift");
-static_assert(__builtin_offsetof(ProbeArgs, seed) == 156, "seed");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, ring) == 0, "ring");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, source) == 80, "source");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, buffer) == 96, "buffer");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, results) == 120, "results");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, patience_ns) == 128, "patience_ns");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, timeout_ns) == 136, "timeout_ns");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, rounds) == 144, "rounds");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, bytes) == 148, "bytes");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, shift) == 152, "shift");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, seed) == 156, "seed");
 
 /// What a lane of a probing kernel saw.
 struct alignas(4) ProbeResult {
@@ -463,14 +463,14 @@ struct alignas(4) ProbeResult {
   u32 finished;
 };
 static_assert(sizeof(ProbeResult) == 32, "size of ProbeResult");
-static_assert(__builtin_offsetof(ProbeResult, succeeded) == 0, "succeeded");
-static_assert(__builtin_offsetof(ProbeResult, failed) == 4, "failed");
-static_assert(__builtin_offsetof(ProbeResult, wrong_bytes) == 8, "wrong_bytes");
-static_assert(__builtin_offsetof(ProbeResult, not_submitted) == 12, "not_submitted");
-static_assert(__builtin_offsetof(ProbeResult, pending) == 16, "pending");
-static_assert(__builtin_offsetof(ProbeResult, busy) == 20, "busy");
-static_assert(__builtin_offsetof(ProbeResult, status) == 24, "status");
-static_assert(__builtin_offsetof(ProbeResult, finished) == 28, "finished");
+static_assert(SIDECORE_OFFSETOF(ProbeResult, succeeded) == 0, "succeeded");
+static_assert(SIDECORE_OFFSETOF(ProbeResult, failed) == 4, "failed");
+static_assert(SIDECORE_OFFSETOF(ProbeResult, wrong_bytes) == 8, "wrong_bytes");
+static_assert(SIDECORE_OFFSETOF(ProbeResult, not_submitted) == 12, "not_submitted");
+static_assert(SIDECORE_OFFSETOF(ProbeResult, pending) == 16, "pending");
+static_assert(SIDECORE_OFFSETOF(ProbeResult, busy) == 20, "busy");
+static_assert(SIDECORE_OFFSETOF(ProbeResult, status) == 24, "status");
+static_assert(SIDECORE_OFFSETOF(ProbeResult, finished) == 28, "finished");
 
 }  // namespace abi
 

@@ -4,6 +4,13 @@
 /// agree on these widths; the assertions hold them to it.
 #pragma once
 
+/// Byte offset of a member. NVRTC of CUDA 13.0 does not know the builtin of the other compilers.
+#ifdef __CUDACC_RTC__
+#define SIDECORE_OFFSETOF(type, member) __INTADDR__(&(((type*)0)->member))
+#else
+#define SIDECORE_OFFSETOF(type, member) __builtin_offsetof(type, member)
+#endif
+
 namespace sidecore {
 
 using u8 = unsigned char;

@@ -14,9 +14,11 @@ use std::path::{Path, PathBuf};
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 /// Kernels that try the simulator itself, in C++ of the host.
 const SIMULATOR_ONLY: &str = "crates/simt/tests/";
-/// NVIDIA's compilers as wheels, of one release.
-const WHEELS: &str = "nvidia-cuda-nvcc==13.5.37 nvidia-cuda-nvrtc==13.5.37 \
-                      nvidia-cuda-crt==13.5.37 nvidia-nvvm==13.5.37 nvidia-cuda-runtime==13.5.37";
+/// NVIDIA's compilers as wheels, of CUDA 13.0: the oldest of its major version, whose code every
+/// driver of that version loads.
+const WHEELS: &str = "nvidia-cuda-nvcc==13.0.88 nvidia-cuda-nvrtc==13.0.88 \
+                      nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96 \
+                      nvidia-cuda-cccl==13.0.85";
 
 /// Compiles everything, two at a time.
 pub fn step() -> Result<Outcome> {
