@@ -21,6 +21,10 @@ pub trait Device: Send + Sync {
     fn store64(&self, offset: usize, value: u64);
     /// Rings a doorbell, after everything that was stored to queue memory before.
     fn ring(&self, offset: usize, value: u32);
+    /// The address under which a GPU of this machine stores to a doorbell, where it can.
+    fn doorbell_address(&self, _offset: usize) -> Option<u64> {
+        None
+    }
     /// Lets the device reach a region, for as long as the mapping lives.
     ///
     /// # Errors
@@ -108,6 +112,10 @@ impl Device for RegionDevice {
     fn ring(&self, offset: usize, value: u32) {
         // Pairs with the controller's Acquire load of the doorbell.
         self.store32(offset, value);
+    }
+
+    fn doorbell_address(&self, offset: usize) -> Option<u64> {
+        self.holds(offset, 4).then(|| self.bar.address() + offset as u64)
     }
 
     fn map(&self, region: &Region) -> Result<Mapping, MemError> {

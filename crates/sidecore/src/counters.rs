@@ -49,6 +49,8 @@ macro_rules! counters {
     };
 }
 
+pub(crate) use counters;
+
 /// Adds what a ring did since `before` to a shared page.
 pub(crate) fn report(writer: &mut Writer, ring: &RingConfig, since: &RingCounters) {
     let read_route = match ring.read_route {

@@ -12,6 +12,7 @@
 //! | 5 | `Gpu` | 6 |
 //! | 6 | `Storage` | 7 |
 //! | 7 | `TimedOut` | 8 |
+//! | 8 | `Drive` | 9 |
 
 /// What can go wrong in the engine.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,9 @@ pub enum EngineError {
     /// The storage refused. Remedy: as its own text says.
     #[error(transparent)]
     Storage(#[from] storage::StorageError),
+    /// The drive, or its driver, refused. Remedy: as its own text says.
+    #[error(transparent)]
+    Drive(#[from] driver::DriverError),
     /// Something did not happen in time. Remedy: a longer limit, or quiesce the ring.
     #[error("{what} did not end within {limit_ms} ms")]
     TimedOut {
@@ -73,6 +77,7 @@ impl EngineError {
             Self::Gpu(_) => 5,
             Self::Storage(_) => 6,
             Self::TimedOut { .. } => 7,
+            Self::Drive(_) => 8,
         }
     }
 
@@ -86,6 +91,7 @@ impl EngineError {
             Self::Gpu(_) => 6,
             Self::Storage(_) => 7,
             Self::TimedOut { .. } => 8,
+            Self::Drive(_) => 9,
         }
     }
 }

@@ -27,6 +27,7 @@ mod builder;
 mod counters;
 mod engine;
 mod error;
+pub mod gpu_queues;
 mod hooks;
 mod job;
 pub mod paths;

@@ -26,8 +26,8 @@ use crate::supervisor::Supervisor;
 
 const SPIN_NS: u64 = 20_000;
 const YIELD_NS: u64 = 200_000;
-const SLEEP_MIN: Duration = Duration::from_micros(50);
-const SLEEP_MAX: Duration = Duration::from_millis(1);
+pub(crate) const SLEEP_MIN: Duration = Duration::from_micros(50);
+pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// Steps between two publications of a busy side core's CPU time.
 const PUBLISH_STEPS: u32 = 4096;
 /// How often the supervisor looks.
@@ -52,7 +52,7 @@ pub(crate) struct Threads {
     supervisor: std::thread::Thread,
 }
 
-fn os_error(target: String) -> impl FnOnce(std::io::Error) -> EngineError {
+pub(crate) fn os_error(target: String) -> impl FnOnce(std::io::Error) -> EngineError {
     move |source| EngineError::Os { operation: "starting", target, source }
 }
 
@@ -109,7 +109,7 @@ impl Threads {
     }
 }
 
-fn check_cpus(first: u32, count: usize) -> Result<(), EngineError> {
+pub(crate) fn check_cpus(first: u32, count: usize) -> Result<(), EngineError> {
     let own = rustix::thread::sched_getaffinity(None).map_err(|errno| EngineError::Os {
         operation: "reading",
         target: "the CPUs of this process".into(),
@@ -143,14 +143,67 @@ fn spawn_side_core(
                 // Checked at the start; where it fails since, the scheduler decides.
                 let _ = sched_setaffinity(None, &cpus);
             }
-            Serving { inner, core, placement, clock, since_publish: 0, slept: 0 }.run();
+            let ladder = Ladder::new(placement.shared);
+            Serving { inner, core, clock, since_publish: 0, ladder }.run();
         })
         .map_err(os_error(format!("side core {index}'s thread")))?;
     handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
     Ok(())
 }
 
-fn elapsed_ns(clock: Instant) -> u64 {
+/// What an idle poller does next.
+pub(crate) enum Rung {
+    Sleep,
+    Spin,
+    Yield,
+}
+
+/// Where a poller stands on the ladder.
+pub(crate) struct Ladder {
+    shared: bool,
+    last_progress_ns: u64,
+    sleep: Duration,
+    slept: u64,
+}
+
+impl Ladder {
+    /// At the top; `shared` says whether others need the same CPU.
+    pub(crate) fn new(shared: bool) -> Self {
+        Self { shared, last_progress_ns: 0, sleep: SLEEP_MIN, slept: 0 }
+    }
+
+    /// Back to the top.
+    pub(crate) fn progress(&mut self, now_ns: u64) {
+        self.last_progress_ns = now_ns;
+        self.sleep = SLEEP_MIN;
+    }
+
+    pub(crate) fn rung(&self, now_ns: u64) -> Rung {
+        let idle_ns = now_ns.saturating_sub(self.last_progress_ns);
+        if idle_ns < SPIN_NS && !self.shared {
+            Rung::Spin
+        } else if idle_ns < YIELD_NS {
+            Rung::Yield
+        } else {
+            Rung::Sleep
+        }
+    }
+
+    /// Sleeps, at most so long, and twice as long the next time.
+    pub(crate) fn sleep(&mut self, limit: Duration) {
+        self.sleep = self.sleep.min(limit);
+        std::thread::sleep(self.sleep);
+        self.sleep = (self.sleep * 2).min(limit);
+        self.slept += 1;
+    }
+
+    /// How often it slept since the last time.
+    pub(crate) fn take_slept(&mut self) -> u64 {
+        std::mem::take(&mut self.slept)
+    }
+}
+
+pub(crate) fn elapsed_ns(clock: Instant) -> u64 {
     u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -158,17 +211,15 @@ fn elapsed_ns(clock: Instant) -> u64 {
 struct Serving {
     inner: Arc<Inner>,
     core: SideCore,
-    placement: Placement,
     clock: Instant,
     since_publish: u32,
-    slept: u64,
+    ladder: Ladder,
 }
 
 impl Serving {
     fn run(mut self) {
         self.core.shared().set_thread(std::thread::current());
-        let mut last_progress_ns = elapsed_ns(self.clock);
-        let mut sleep = SLEEP_MIN;
+        self.ladder.progress(elapsed_ns(self.clock));
         while !self.inner.stop.load(Ordering::Acquire) {
             let now_ns = elapsed_ns(self.clock);
             let progress = self.core.step(now_ns);
@@ -176,31 +227,25 @@ impl Serving {
                 CoreState::Lost | CoreState::Deposed => break,
                 CoreState::NoRings => self.park(),
                 CoreState::Serving if progress.is_busy() => {
-                    last_progress_ns = now_ns;
-                    sleep = SLEEP_MIN;
+                    self.ladder.progress(now_ns);
                     self.publish_sometimes();
                 }
-                CoreState::Serving => {
-                    self.idle(now_ns.saturating_sub(last_progress_ns), &progress, &mut sleep);
-                }
+                CoreState::Serving => self.idle(now_ns, &progress),
             }
         }
-        self.core.publish(thread_cpu_ns(), std::mem::take(&mut self.slept));
+        self.core.publish(thread_cpu_ns(), self.ladder.take_slept());
         self.core.shared().set_over();
     }
 
-    fn idle(&mut self, idle_ns: u64, progress: &Progress, sleep: &mut Duration) {
-        if idle_ns < SPIN_NS && !self.placement.shared {
-            std::hint::spin_loop();
-        } else if idle_ns < YIELD_NS {
-            std::thread::yield_now();
-        } else {
-            self.publish();
-            let limit = if progress.in_flight > 0 { SLEEP_MIN } else { SLEEP_MAX };
-            *sleep = (*sleep).min(limit);
-            std::thread::sleep(*sleep);
-            *sleep = (*sleep * 2).min(limit);
-            self.slept += 1;
+    fn idle(&mut self, now_ns: u64, progress: &Progress) {
+        let limit = if progress.in_flight > 0 { SLEEP_MIN } else { SLEEP_MAX };
+        match self.ladder.rung(now_ns) {
+            Rung::Spin => std::hint::spin_loop(),
+            Rung::Yield => std::thread::yield_now(),
+            Rung::Sleep => {
+                self.publish();
+                self.ladder.sleep(limit);
+            }
         }
     }
 
@@ -222,7 +267,7 @@ impl Serving {
 
     fn publish(&mut self) {
         self.since_publish = 0;
-        self.core.publish(thread_cpu_ns(), std::mem::take(&mut self.slept));
+        self.core.publish(thread_cpu_ns(), self.ladder.take_slept());
     }
 }
 
