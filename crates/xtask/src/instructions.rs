@@ -1,6 +1,7 @@
 //! `cargo xtask instructions`: what one operation costs, in instructions.
 //!
-//! Each of a few crates has an example `instructions` that does N operations. Under callgrind it is
+//! Each of a few crates has an example `instructions` (or one named behind a slash in the committed
+//! figures) that does N operations. Under callgrind it is
 //! run with N and 2N; the slope is the cost of one operation without start-up. The counts are
 //! compared with the committed figures: more than 5 % above one fails. `--write` commits new ones.
 
@@ -68,10 +69,12 @@ fn measure() -> Result<(Outcome, Figures)> {
     let mut figures: Figures =
         serde_json::from_str(&tree::read(FIGURES)?).context("reading the committed figures")?;
     let mut outcome = Outcome::default();
-    for (package, figure) in &mut figures {
-        let program = build(package)?;
-        let once = count(&program, package, OPERATIONS)?;
-        let twice = count(&program, package, 2 * OPERATIONS)?;
+    for (name, figure) in &mut figures {
+        let (package, example) = name.split_once('/').unwrap_or((name, "instructions"));
+        let program = build(package, example)?;
+        let label = name.replace('/', "-");
+        let once = count(&program, &label, OPERATIONS)?;
+        let twice = count(&program, &label, 2 * OPERATIONS)?;
         let slope = (twice.saturating_sub(once)) as f64 / OPERATIONS as f64;
         let (committed, aim) = (figure.instructions, figure.aim);
         let operation = &figure.operation;
@@ -87,26 +90,26 @@ fn measure() -> Result<(Outcome, Figures)> {
 }
 
 /// Builds the example of a package and keeps it under a name of its own.
-fn build(package: &str) -> Result<PathBuf> {
-    let line = format!("build --release -p {package} --example instructions");
-    let log = format!("instructions-build-{package}");
+fn build(package: &str, example: &str) -> Result<PathBuf> {
+    let line = format!("build --release -p {package} --example {example}");
+    let log = format!("{example}-build-{package}");
     Run::cargo().words(&line).seconds(900).log(&log)?.run()?.expect_ok(&line)?;
-    let built = tree::target().join("release/examples/instructions");
-    let kept = tree::scratch(&format!("instructions-{package}"))?;
+    let built = tree::target().join("release/examples").join(example);
+    let kept = tree::scratch(&format!("{example}-{package}"))?;
     std::fs::copy(&built, &kept).with_context(|| format!("copying {}", built.display()))?;
     Ok(kept)
 }
 
 /// Counts the instructions of a whole run.
-fn count(program: &Path, package: &str, operations: u64) -> Result<u64> {
+fn count(program: &Path, label: &str, operations: u64) -> Result<u64> {
     let output = Run::new("valgrind")
         .words("--tool=callgrind --callgrind-out-file=/dev/null")
         .arg(program)
         .arg(operations.to_string())
         .seconds(300)
-        .log(&format!("instructions-{package}-{operations}"))?
+        .log(&format!("instructions-{label}-{operations}"))?
         .run()?
-        .expect_ok(&format!("callgrind on the example of {package}"))?;
+        .expect_ok(&format!("callgrind on the example of {label}"))?;
     let total = output.lines().find_map(|line| line.split_once("Collected : "));
     let total = total.with_context(|| format!("callgrind printed no total:\n{output}"))?.1;
     total.trim().parse().with_context(|| format!("callgrind's total is no number: {total}"))

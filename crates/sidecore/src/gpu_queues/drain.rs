@@ -284,7 +284,10 @@ impl Drain {
     }
 
     fn take(&mut self, now_ns: u64, cq_head: u64, sq_head: u64) {
-        (self.head, self.sq_head) = (cq_head, sq_head);
+        // Where no lane came to take the queue over, its head is from before.
+        if cq_head.wrapping_sub(self.head) < 1 << 63 {
+            (self.head, self.sq_head) = (cq_head, sq_head);
+        }
         self.flip = self.flip.wrapping_add(1);
         self.last.fill(u64::MAX);
         self.hold = Hold::Cpu;

@@ -12,9 +12,9 @@
 //! * Where no end follows, lanes are asked to leave the pair, which takes them a few steps. The host
 //!   drains what still completes, for as long as a command may take; so whoever has no end then is
 //!   overdue itself, and no lost completion vanishes because its command was sent again.
-//! * The pair is deleted (a drive that refuses is reset), overdue commands are answered with
-//!   `TIMED_OUT`, and the pair is made again under the next epoch. Nothing writes their buffers any
-//!   more.
+//! * The pair is deleted (a drive that refuses is reset). Overdue commands have the drive's own
+//!   "aborted due to SQ deletion" where it said so, else they are answered with `TIMED_OUT`. Nothing
+//!   writes their buffers any more. Then the pair is made again under the next epoch.
 //! * A reset takes every pair of its controller. *Innocents* — commands that a reset took before
 //!   their limit — are sent again by their lanes, once; whoever loses two epochs gets the drive's own
 //!   "aborted due to SQ deletion". Those that had been complained of get `TIMED_OUT`.
@@ -237,8 +237,8 @@ impl Care {
         }
         if !open || hopeless || self.closing {
             self.victims.clear();
-            let mode = if self.closing { QUEUE_CLOSED } else { QUEUE_QUIESCED };
-            self.pair.memory.store_state(mode, self.epoch);
+            // Not closed yet, where that is wanted: the drive may still write what lanes wait for.
+            self.pair.memory.store_state(QUEUE_QUIESCED, self.epoch);
             // Lanes that enter from here on see this word; those that are in are seen to be.
             fence_full();
             self.pair.set_state(PairState::Opening);
