@@ -23,10 +23,27 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    pub(crate) fn new(options: &Options) -> Result<Self, ControllerError> {
+    /// Bytes of registers and doorbells.
+    pub(crate) fn bytes(options: &Options) -> usize {
         let doorbells = 2 * (usize::from(options.queue_pairs_max) + 1);
-        let bytes = DOORBELLS + doorbells * DOORBELL_BYTES;
-        let memory = Region::map_anonymous(bytes.next_multiple_of(4096), MemoryKind::Host)?;
+        (DOORBELLS + doorbells * DOORBELL_BYTES).next_multiple_of(4096)
+    }
+
+    pub(crate) fn new(options: &Options) -> Result<Self, ControllerError> {
+        let memory = Region::map_anonymous(Self::bytes(options), MemoryKind::Host)?;
+        Self::over(options, memory)
+    }
+
+    /// Registers and doorbells in memory that somebody else made.
+    pub(crate) fn over(options: &Options, memory: Region) -> Result<Self, ControllerError> {
+        let bytes = Self::bytes(options);
+        if memory.len_bytes() < bytes || !memory.address().is_multiple_of(8) {
+            let why = format!("{} bytes at {:#x}", memory.len_bytes(), memory.address());
+            let why = format!("{why}: {bytes} bytes of whole words are needed");
+            return Err(ControllerError::BadOption { what: "bar", why });
+        }
+        memory.fill(0, bytes, 0);
+        let doorbells = 2 * (usize::from(options.queue_pairs_max) + 1);
         let mqes_z = u16::try_from(options.queue_entries_max - 1).expect("options are checked");
         let cap = Capabilities::new()
             .with_mqes_z(mqes_z)

@@ -147,9 +147,28 @@ impl Controller {
     /// [`ControllerError::BadOption`] where options or storage cannot be served.
     pub fn new(options: Options, map: Arc<AddressMap>) -> Result<Self, ControllerError> {
         options.check()?;
-        let queues = usize::from(options.queue_pairs_max) + 1;
         let bar = Bar::new(&options)?;
-        Ok(Self {
+        Ok(Self::assemble(options, map, bar))
+    }
+
+    /// The same with registers and doorbells in memory of the caller's choice, zeroed here: where a
+    /// host in another process has mapped it too.
+    ///
+    /// # Errors
+    /// As [`Controller::new`], and where `bar` is too small or not aligned for words.
+    pub fn with_bar(
+        options: Options,
+        map: Arc<AddressMap>,
+        bar: Region,
+    ) -> Result<Self, ControllerError> {
+        options.check()?;
+        let bar = Bar::over(&options, bar)?;
+        Ok(Self::assemble(options, map, bar))
+    }
+
+    fn assemble(options: Options, map: Arc<AddressMap>, bar: Bar) -> Self {
+        let queues = usize::from(options.queue_pairs_max) + 1;
+        Self {
             // Any region does: nothing is read or written there.
             no_memory: bar.memory().clone(),
             bar,
@@ -179,7 +198,7 @@ impl Controller {
             requests_wait: false,
             deletes_wait: 0,
             options,
-        })
+        }
     }
 
     /// Registers and doorbells, for the host to write and read.

@@ -30,6 +30,8 @@ pub(crate) struct Detour {
     pub(crate) bounce: Option<Region>,
     /// The host's pages.
     pub(crate) pieces: Vec<Piece>,
+    /// What was read is compared with the host's pages, not moved there.
+    pub(crate) compares: bool,
 }
 
 /// One I/O command from fetch to completion.

@@ -48,6 +48,17 @@ impl Controller {
         index.and_then(|index| self.namespaces.get(index)).ok_or(Status::INVALID_NAMESPACE)
     }
 
+    /// The namespace of an I/O command that cannot mean all of them.
+    ///
+    /// Source: 3.3.3.1, NSID: where the broadcast value is not supported, the field is invalid.
+    #[inline(always)]
+    pub(crate) fn io_namespace(&self, nsid: Nsid) -> Result<&Namespace, Status> {
+        self.namespace(nsid).map_err(|status| match nsid {
+            Nsid::BROADCAST => Status::INVALID_FIELD,
+            _ => status,
+        })
+    }
+
     fn list_namespaces(&self, above: Nsid) -> Result<Vec<u8>, Status> {
         if above.0 >= Nsid::MAX.0 {
             return Err(Status::INVALID_NAMESPACE);
@@ -78,7 +89,9 @@ impl Controller {
         page.sqes = Command::BYTES_LOG2 << 4 | Command::BYTES_LOG2;
         page.cqes = spec::Completion::BYTES_LOG2 << 4 | spec::Completion::BYTES_LOG2;
         page.nn = u32::try_from(self.namespaces.len()).expect("at most 1024");
-        page.oncs = IdentifyController::ONCS_WRITE_ZEROES;
+        page.oncs = IdentifyController::ONCS_COMPARE
+            | IdentifyController::ONCS_DATASET_MANAGEMENT
+            | IdentifyController::ONCS_WRITE_ZEROES;
         page.vwc = WRITE_CACHE;
         let name = format!("nqn.2014-08.org.nvmexpress:sidecore:{}", self.options.serial);
         for (target, byte) in page.subnqn.iter_mut().zip(name.bytes().take(223)) {

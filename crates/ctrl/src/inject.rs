@@ -73,7 +73,7 @@ impl Controller {
             }
             Action::Flip { .. } => {
                 let pieces = pieces.clone();
-                let detour = Detour { bounce: None, pieces };
+                let detour = Detour { bounce: None, pieces, compares: false };
                 self.flights.get_mut(index).detour = Some(Box::new(detour));
             }
             Action::Duplicate | Action::Lost => {}

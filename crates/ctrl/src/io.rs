@@ -1,4 +1,5 @@
-//! I/O commands from check to completion: Read, Write, Flush, Write Zeroes.
+//! I/O commands from check to completion: Read, Write, Flush, Write Zeroes; what Compare and
+//! Dataset Management have of their own is in `rare`.
 //!
 //! ```text
 //! check --> fault? --> requests to storage --> all ended --> effects --> due? --> completion
@@ -8,11 +9,10 @@
 //!
 //! The host's memory is used as it is, one storage request per contiguous run. Only where a run
 //! ends in the middle of a storage block, or where a fault must change data on its way to storage,
-//! does the payload pass through a bounce buffer.
+//! does the payload pass through a bounce buffer (`detour`).
 //!
 //! Source: NVM Command Set 1.0c, 3.2; NVMe Base 2.0c, 7.1 (Flush).
 
-use mem::{MemoryKind, Region};
 use spec::admin::Abort;
 use spec::io::{BlockRange, Opcode};
 use spec::{Command, Nsid, Status};
@@ -21,9 +21,8 @@ use storage::{Completion, Op, Rejected, Request};
 
 use crate::admin::refusal;
 use crate::controller::Controller;
-use crate::dma::{Direction, Piece, copy_pieces};
-use crate::flight::{Detour, State};
-use crate::inject::{flip, flip_in_pieces};
+use crate::dma::Piece;
+use crate::flight::State;
 use crate::queues::Answer;
 
 /// Token of requests that belong to no command.
@@ -40,6 +39,8 @@ pub(crate) struct Transfer {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     pub(crate) flush_after: bool,
+    /// What is read is compared with the host's memory.
+    pub(crate) compares: bool,
 }
 
 #[inline]
@@ -62,7 +63,7 @@ impl Controller {
         }
         let transfer = match self.check_io(command) {
             Ok(transfer) => transfer,
-            Err(status) => return self.refuse_claimed(queue, command.cid, status),
+            Err(status) => return self.begin_rare(queue, command, status, now_ns),
         };
         let moves = matches!(transfer.op, Op::Read | Op::Write);
         if moves && self.begin_common(queue, command, &transfer, now_ns) {
@@ -101,7 +102,13 @@ impl Controller {
     }
 
     /// Takes a command that has passed its checks, whatever it may be.
-    fn begin_uncommon(&mut self, queue: u16, command: &Command, transfer: Transfer, now_ns: u64) {
+    pub(crate) fn begin_uncommon(
+        &mut self,
+        queue: u16,
+        command: &Command,
+        transfer: Transfer,
+        now_ns: u64,
+    ) {
         let mut pieces = std::mem::take(&mut self.scratch_pieces);
         pieces.clear();
         let moves = matches!(transfer.op, Op::Read | Op::Write);
@@ -116,7 +123,7 @@ impl Controller {
     }
 
     #[cold]
-    fn refuse_claimed(&mut self, queue: u16, command: u16, status: Status) {
+    pub(crate) fn refuse_claimed(&mut self, queue: u16, command: u16, status: Status) {
         if let Some(submission) = &mut self.submission[usize::from(queue)] {
             submission.release_id(command);
         }
@@ -145,7 +152,13 @@ impl Controller {
         if op == Op::Flush {
             return self.check_flush(command.namespace());
         }
-        let namespace = self.namespace(command.namespace())?;
+        self.check_range(op, command)
+    }
+
+    /// Finds what is wrong with the range of a command.
+    #[inline(always)]
+    pub(crate) fn check_range(&self, op: Op, command: &Command) -> Result<Transfer, Status> {
+        let namespace = self.io_namespace(command.namespace())?;
         let range = BlockRange::decode(command);
         let blocks = u64::from(range.blocks.0);
         let bytes = blocks << namespace.block_shift;
@@ -162,7 +175,7 @@ impl Controller {
         let index = command.nsid as usize - 1;
         let offset = range.lba.0 << namespace.block_shift;
         let flush_after = range.force_unit_access && op != Op::Read;
-        Ok(Transfer { op, namespace: index, offset, bytes, flush_after })
+        Ok(Transfer { op, namespace: index, offset, bytes, flush_after, compares: false })
     }
 
     fn check_flush(&self, nsid: Nsid) -> Result<Transfer, Status> {
@@ -172,12 +185,25 @@ impl Controller {
             self.namespace(nsid)?;
             nsid.0 as usize - 1
         };
-        Ok(Transfer { op: Op::Flush, namespace, offset: 0, bytes: 0, flush_after: false })
+        Ok(Transfer {
+            op: Op::Flush,
+            namespace,
+            offset: 0,
+            bytes: 0,
+            flush_after: false,
+            compares: false,
+        })
     }
 
     /// Gives a command its entry in the table.
     #[inline(always)]
-    fn claim(&mut self, queue: u16, command: u16, transfer: &Transfer, now_ns: u64) -> u32 {
+    pub(crate) fn claim(
+        &mut self,
+        queue: u16,
+        command: u16,
+        transfer: &Transfer,
+        now_ns: u64,
+    ) -> u32 {
         let moved = if transfer.op == Op::WriteZeroes { 0 } else { transfer.bytes };
         let due_ns = self.timing.due_ns(now_ns, moved);
         let (index, flight) = self.flights.claim();
@@ -211,7 +237,7 @@ impl Controller {
 
     /// Goes on at once where nothing was asked of the storage, or all of it was refused.
     #[inline]
-    fn settle_if_ended(&mut self, index: u32, now_ns: u64) {
+    pub(crate) fn settle_if_ended(&mut self, index: u32, now_ns: u64) {
         if self.flights.get(index).requests_left == 0 {
             self.settle(index, now_ns);
         }
@@ -236,42 +262,14 @@ impl Controller {
         }
     }
 
-    /// Whether the payload cannot go straight between storage and the host's pages.
-    #[inline]
-    fn needs_bounce(&self, index: u32, transfer: &Transfer, pieces: &[Piece]) -> bool {
-        let block = self.namespaces[transfer.namespace].storage_block_bytes;
-        let split = pieces.len() > 1 && pieces.iter().any(|p| !p.bytes.is_multiple_of(block));
-        let flips = self.flights.get(index).detour.is_some();
-        split || (flips && transfer.op == Op::Write)
-    }
-
-    #[cold]
-    fn submit_bounced(&mut self, index: u32, transfer: &Transfer, pieces: &[Piece]) {
-        let Some(bounce) = self.take_bounce() else {
-            return self.flights.get_mut(index).fail(Status::INTERNAL_ERROR);
-        };
-        self.counters.bytes_bounced += transfer.bytes;
-        if transfer.op == Op::Write {
-            copy_pieces(&bounce, pieces, Direction::Gather);
-            if let Some(Action::Flip { byte, mask }) = self.flights.get(index).fault {
-                flip(&bounce, byte as usize, mask);
-            }
-        }
-        let bytes = u32::try_from(transfer.bytes).expect("at most the largest transfer");
-        let piece = Piece { region: bounce.clone(), offset: 0, bytes };
-        let detour = Detour { bounce: Some(bounce), pieces: pieces.to_vec() };
-        self.flights.get_mut(index).detour = Some(Box::new(detour));
-        self.submit_piece(index, transfer, transfer.offset, piece);
-    }
-
-    fn take_bounce(&mut self) -> Option<Region> {
-        let bytes = self.options.transfer_bytes_max as usize;
-        let spare = self.bounce_free.pop();
-        spare.or_else(|| Region::map_anonymous(bytes, MemoryKind::Host).ok())
-    }
-
     /// Makes the requests of one run: one, unless the storage takes less at once.
-    fn submit_piece(&mut self, index: u32, transfer: &Transfer, offset: u64, piece: Piece) {
+    pub(crate) fn submit_piece(
+        &mut self,
+        index: u32,
+        transfer: &Transfer,
+        offset: u64,
+        piece: Piece,
+    ) {
         let max = self.namespaces[transfer.namespace].request_bytes_max;
         let Piece { region, offset: memory_offset, bytes } = piece;
         if bytes <= max {
@@ -295,7 +293,7 @@ impl Controller {
         }
     }
 
-    fn submit_zeroes(&mut self, index: u32, transfer: &Transfer) {
+    pub(crate) fn submit_zeroes(&mut self, index: u32, transfer: &Transfer) {
         let max = u64::from(self.namespaces[transfer.namespace].request_bytes_max);
         let mut done = 0;
         while done < transfer.bytes {
@@ -475,23 +473,6 @@ impl Controller {
         flight.abort.is_some() || queue.is_none_or(|queue| queue.deleting.is_some())
     }
 
-    /// Delivers a bounced read, flips what a fault flips, and gives the buffer back.
-    #[cold]
-    fn finish_detour(&mut self, index: u32) {
-        let flight = self.flights.get_mut(index);
-        let Some(mut detour) = flight.detour.take() else { return };
-        let delivers = flight.op == Op::Read && flight.status.is_success();
-        if delivers {
-            if let Some(bounce) = &detour.bounce {
-                copy_pieces(bounce, &detour.pieces, Direction::Scatter);
-            }
-            if let Some(Action::Flip { byte, mask }) = flight.fault {
-                flip_in_pieces(&detour.pieces, byte as usize, mask);
-            }
-        }
-        self.bounce_free.extend(detour.bounce.take());
-    }
-
     /// Ends a command: its completion, and that of the Abort that waited for it.
     pub(crate) fn finish(&mut self, index: u32) {
         let flight = self.flights.get(index);
@@ -567,15 +548,6 @@ impl Controller {
                 for request in 0..requests {
                     queue.cancel(token(index, request));
                 }
-            }
-        }
-    }
-
-    /// Takes the bounce buffers of all commands back, when those are dropped.
-    pub(crate) fn recover_bounces(&mut self) {
-        for index in self.flights.indices() {
-            if let Some(mut detour) = self.flights.get_mut(index).detour.take() {
-                self.bounce_free.extend(detour.bounce.take());
             }
         }
     }

@@ -20,7 +20,8 @@
 //! | `controller` | enable, reset, shutdown, the order of a step |
 //! | `serve` | doorbells, fetching, posting |
 //! | `admin`, `identify`, `features`, `events` | admin commands |
-//! | `io`, `flight`, `inject` | I/O commands from check to completion, with injected faults |
+//! | `io`, `rare`, `detour`, `flight` | I/O commands from check to completion |
+//! | `inject` | injected faults |
 //! | `dma`, `queues` | PRPs and rings in registered memory |
 //! | `timing` | the drive that is stood for: rate, bandwidth, latency |
 //! | `server` | threads, idle ladder, CPU time |
@@ -38,6 +39,7 @@ mod bar;
 mod config;
 mod controller;
 mod counters;
+mod detour;
 mod dma;
 mod events;
 mod features;
@@ -47,6 +49,7 @@ mod inject;
 mod io;
 mod queues;
 mod random;
+mod rare;
 mod serve;
 mod server;
 mod timing;

@@ -181,12 +181,12 @@ fn io_rows(host: &Host) -> Vec<Row> {
     let one = read(0, 8, at, 0);
     vec![
         row("NVM 3.2", "an opcode that nobody has", with(one, 0, 0x7f), 0x001),
-        row("NVM 3.2", "an optional command: Compare", with(one, 0, 0x05), 0x001),
+        row("NVM 3.2", "an optional command: Verify", with(one, 0, 0x0c), 0x001),
         row("Base 3.3.3.1 FUSE", "a fused read", with(one, 0, 0x02 | 1 << 8), 0x002),
         row("Base 3.3.3.1 PSDT", "a read with an SGL", with(one, 0, 0x02 | 1 << 14), 0x002),
         row("Base 3.3.3.2.1 (0Bh)", "read: namespace 0", nsid(one, 0), 0x00b),
         row("Base 3.3.3.2.1 (0Bh)", "read: namespace above NN", nsid(one, 3), 0x00b),
-        row("Base 3.3.3.2.1 (0Bh)", "read: all namespaces", nsid(one, u32::MAX), 0x00b),
+        row("Base 3.3.3.1 NSID", "read: all namespaces", nsid(one, u32::MAX), 0x002),
         row("Base 7.1", "flush: namespace 0", entry(0, 0, 0, 0), 0x00b),
         row("Base 7.1", "flush: namespace above NN", entry(0, 3, 0, 0), 0x00b),
         row("NVM 3.2.4", "read: from the end", read(blocks, 1, at, 0), 0x080),

@@ -105,6 +105,10 @@ pub struct IdentifyController {
 const _: () = assert!(size_of::<IdentifyController>() == IDENTIFY_BYTES);
 
 impl IdentifyController {
+    /// ONCS bit: Compare is supported.
+    pub const ONCS_COMPARE: u16 = 1 << 0;
+    /// ONCS bit: Dataset Management is supported.
+    pub const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
     /// ONCS bit: Write Zeroes is supported.
     pub const ONCS_WRITE_ZEROES: u16 = 1 << 3;
     /// VWC bit: there is a volatile write cache.

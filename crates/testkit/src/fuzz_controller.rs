@@ -282,7 +282,7 @@ fn likely_admin(program: &mut Program<'_>) -> [u8; 64] {
 fn likely_io(program: &mut Program<'_>) -> [u8; 64] {
     let what = program.byte();
     let id = u32::from(program.byte()) << 16;
-    let opcode = [2, 1, 0, 8, 2, 1, 2, u32::from(what)][usize::from(what & 7)];
+    let opcode = [2, 1, 0, 8, 5, 9, 2, u32::from(what)][usize::from(what & 7)];
     let namespace = [1, 1, 2, u32::MAX][usize::from(what >> 3 & 3)];
     let lba = u32::from(program.byte() & 0x7f);
     let blocks = u32::from(program.byte() & 0x3f);

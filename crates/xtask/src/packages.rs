@@ -15,6 +15,11 @@ const PACKAGES: &[Package] = &[
     Package { name: "git", program: "git", purpose: "the list of files" },
     Package { name: "valgrind", program: "valgrind", purpose: "instruction counts" },
     Package { name: "chromium", program: "chromium", purpose: "rendering the report" },
+    Package {
+        name: "qemu-system-x86",
+        program: "qemu-system-x86_64",
+        purpose: "another NVMe controller, to compare with",
+    },
     Package { name: "python3", program: "python3", purpose: "NVRTC is called from Python" },
     Package { name: "python3-pip", program: "pip3", purpose: "NVIDIA's compilers come as wheels" },
 ];

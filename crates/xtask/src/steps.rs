@@ -9,6 +9,7 @@ mod bench;
 mod cargo;
 mod device;
 mod fuzz;
+mod qemu;
 
 use crate::{packages, tree};
 use anyhow::{Result, ensure};
@@ -97,6 +98,11 @@ const STEPS: &[Step] = &[
         name: "device",
         about: "device code compiles under nvcc and NVRTC for sm_80, sm_90 and sm_100",
         run: device::step,
+    },
+    Step {
+        name: "qemu",
+        about: "bad commands of a C program: sidecore's controller beside QEMU's",
+        run: qemu::step,
     },
     Step { name: "bench", about: "the default bench ends well, its rows hold", run: bench::step },
     Step { name: "report", about: "its report in a browser without network", run: bench::report },
