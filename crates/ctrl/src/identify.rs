@@ -48,17 +48,6 @@ impl Controller {
         index.and_then(|index| self.namespaces.get(index)).ok_or(Status::INVALID_NAMESPACE)
     }
 
-    /// The namespace of an I/O command that cannot mean all of them.
-    ///
-    /// Source: 3.3.3.1, NSID: where the broadcast value is not supported, the field is invalid.
-    #[inline(always)]
-    pub(crate) fn io_namespace(&self, nsid: Nsid) -> Result<&Namespace, Status> {
-        self.namespace(nsid).map_err(|status| match nsid {
-            Nsid::BROADCAST => Status::INVALID_FIELD,
-            _ => status,
-        })
-    }
-
     fn list_namespaces(&self, above: Nsid) -> Result<Vec<u8>, Status> {
         if above.0 >= Nsid::MAX.0 {
             return Err(Status::INVALID_NAMESPACE);

@@ -158,7 +158,7 @@ impl Controller {
     /// Finds what is wrong with the range of a command.
     #[inline(always)]
     pub(crate) fn check_range(&self, op: Op, command: &Command) -> Result<Transfer, Status> {
-        let namespace = self.io_namespace(command.namespace())?;
+        let namespace = self.namespace(command.namespace())?;
         let range = BlockRange::decode(command);
         let blocks = u64::from(range.blocks.0);
         let bytes = blocks << namespace.block_shift;

@@ -10,7 +10,7 @@
 //! Source: NVM Command Set 1.0c, 3.2.1 and 3.2.3.
 
 use spec::io::{DatasetManagement, DatasetRange, Opcode};
-use spec::{Command, Status};
+use spec::{Command, Nsid, Status};
 use storage::Op;
 use zerocopy::FromBytes;
 
@@ -40,13 +40,18 @@ impl Controller {
             Opcode::DATASET_MANAGEMENT => self.manage_dataset(queue, command, now_ns),
             _ => Err(status),
         };
-        if let Err(status) = outcome {
+        if let Err(mut status) = outcome {
+            // Source: NVMe Base 2.0c, 3.3.3.1, NSID: where a command cannot mean all namespaces, the
+            // broadcast value is an invalid field.
+            if status.is(Status::INVALID_NAMESPACE) && command.namespace() == Nsid::BROADCAST {
+                status = Status::INVALID_FIELD;
+            }
             self.refuse_claimed(queue, command.cid, status);
         }
     }
 
     fn manage_dataset(&mut self, queue: u16, command: &Command, now_ns: u64) -> Result<(), Status> {
-        let namespace = self.io_namespace(command.namespace())?;
+        let namespace = self.namespace(command.namespace())?;
         let (blocks, shift) = (namespace.blocks, namespace.block_shift);
         let (read_only, bytes_max) = (namespace.read_only, namespace.request_bytes_max);
         let manage = DatasetManagement::decode(command);

@@ -4,6 +4,8 @@
 //! submits requests with tokens and polls for completions. Nothing here blocks, except where a name
 //! begins with `wait_`. One conformance suite (`testkit::conformance`) runs over every kind.
 //!
+//! [`Striped`] and [`Replicated`] make one storage of several.
+//!
 //! [`pattern`] is the self-describing data that everything here is tested with; [`faults`] decides
 //! what shall go wrong.
 //!
@@ -18,6 +20,9 @@ mod memory;
 mod nvme;
 pub mod pattern;
 mod queue;
+mod replicated;
+mod several;
+mod striped;
 
 pub use admit::status;
 pub use faulty::{Clock, Faulty};
@@ -28,3 +33,5 @@ pub use queue::{
     Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
     StorageQueue,
 };
+pub use replicated::Replicated;
+pub use striped::Striped;

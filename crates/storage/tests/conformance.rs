@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sidecore_storage as storage;
-use storage::{Direct, Engine, Faulty, FileOptions, FileStorage, MemoryStorage, Storage, pattern};
+use storage::{
+    Direct, Engine, Faulty, FileOptions, FileStorage, MemoryStorage, Replicated, Storage, Striped,
+    pattern,
+};
 use testkit::conformance;
 
 const BYTES: usize = 4 << 20;
@@ -47,6 +50,55 @@ fn memory_read_only() {
 fn faulty_with_an_empty_script() {
     let inner = Arc::new(MemoryStorage::new(BYTES).unwrap().with_block_bytes(512));
     conformance::run(&Faulty::new(inner, &storage::faults::FaultScript::default(), Arc::new(|| 0)));
+}
+
+fn memories(lengths: &[usize], block_bytes: u32) -> Vec<Arc<dyn Storage>> {
+    let member = |bytes: &usize| {
+        let memory = MemoryStorage::new(*bytes).unwrap().with_block_bytes(block_bytes);
+        Arc::new(memory) as Arc<dyn Storage>
+    };
+    lengths.iter().map(member).collect()
+}
+
+#[test]
+fn striped() {
+    conformance::run(&Striped::new(memories(&[BYTES], 1), 4096).unwrap());
+    conformance::run(&Striped::new(memories(&[BYTES, BYTES], 512), 512).unwrap());
+    conformance::run(&Striped::new(memories(&[BYTES, BYTES + 4096, BYTES], 1), 5000).unwrap());
+    let mixed = [memories(&[BYTES], 4096), memories(&[BYTES], 512)].concat();
+    conformance::run(&Striped::new(mixed, 64 << 10).unwrap());
+}
+
+#[test]
+fn striped_files_and_replicas() {
+    let (_directory, path) = on_disk();
+    let (_other, second) = on_disk();
+    let open = |path: &Path, engine| {
+        let file = FileStorage::open(path, &writable(engine, Direct::Auto)).unwrap();
+        Arc::new(file) as Arc<dyn Storage>
+    };
+    let files = vec![open(&path, Engine::Auto), open(&second, Engine::ThreadPool)];
+    conformance::run(&Striped::new(files.clone(), 16 << 10).unwrap());
+    conformance::run(&Replicated::new(files).unwrap());
+}
+
+#[test]
+fn replicated() {
+    conformance::run(&Replicated::new(memories(&[BYTES], 1)).unwrap());
+    conformance::run(&Replicated::new(memories(&[BYTES, BYTES + 777, BYTES], 1)).unwrap());
+    let pair = Replicated::new(memories(&[BYTES, BYTES], 512)).unwrap();
+    let other = Replicated::new(memories(&[BYTES, BYTES], 512)).unwrap();
+    conformance::run(&Striped::new(vec![Arc::new(pair), Arc::new(other)], 8192).unwrap());
+}
+
+#[test]
+fn several_members_read_only() {
+    let storage = MemoryStorage::new(BYTES).unwrap();
+    pattern::fill_region(storage.region(), 0, BYTES, 0, 5);
+    let sealed = Arc::new(storage.clone().with_read_only());
+    let replicas = Replicated::new(vec![sealed.clone(), Arc::new(storage)]).unwrap();
+    conformance::run_read_only(&replicas, 5);
+    conformance::run_read_only(&Striped::new(vec![sealed], 4096).unwrap(), 5);
 }
 
 #[test]

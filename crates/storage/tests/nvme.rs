@@ -12,8 +12,8 @@ use sidecore_storage as storage;
 use spec::{Nsid, Status};
 use storage::faults::{FaultScript, Injector};
 use storage::{
-    Completion, MemoryStorage, NvmeOptions, NvmeStorage, Op, QueueOptions, Rejected, Request,
-    Storage, StorageQueue, pattern,
+    Completion, MemoryStorage, NvmeOptions, NvmeStorage, Op, QueueOptions, Rejected, Replicated,
+    Request, Storage, StorageQueue, Striped, pattern,
 };
 use testkit::conformance;
 
@@ -27,9 +27,13 @@ struct Drive {
 }
 
 fn drive(disk: MemoryStorage, block_bytes: u32, faults: &str, timing: &str) -> Drive {
+    serve(Arc::new(disk), block_bytes, faults, timing)
+}
+
+fn serve(disk: Arc<dyn Storage>, block_bytes: u32, faults: &str, timing: &str) -> Drive {
     let script: FaultScript = faults.parse().unwrap();
     let injector = Arc::new(Injector::new(&script, block_bytes));
-    let mut namespace = NamespaceOptions::new(Arc::new(disk));
+    let mut namespace = NamespaceOptions::new(disk);
     namespace.block_bytes = block_bytes;
     namespace.faults = Some(Arc::clone(&injector));
     let mut options = Options::new(vec![namespace]);
@@ -68,6 +72,36 @@ fn blocks_of_4096_bytes() {
 #[test]
 fn a_slow_drive() {
     conformance::run(&drive(patterned(), 512, "", "latency=uniform:20us:200us").storage);
+}
+
+/// A namespace whose blocks lie on other controllers' namespaces, and the servers of those.
+fn behind_one_namespace(
+    join: impl Fn(Vec<Arc<dyn Storage>>) -> Arc<dyn Storage>,
+    block_bytes: [u32; 2],
+) -> (Drive, Vec<Server>) {
+    let (mut members, mut servers) = (Vec::new(), Vec::new());
+    for block_bytes in block_bytes {
+        let Drive { storage, _server, .. } = drive(patterned(), block_bytes, "", "");
+        members.push(Arc::new(storage) as Arc<dyn Storage>);
+        servers.push(_server);
+    }
+    (serve(join(members), 4096, "", ""), servers)
+}
+
+#[test]
+fn controllers_striped_behind_one_namespace() {
+    let stripes = |members| Arc::new(Striped::new(members, 16 << 10).unwrap()) as Arc<dyn Storage>;
+    let (front, _servers) = behind_one_namespace(stripes, [512, 4096]);
+    assert_eq!(front.storage.geometry().bytes, 2 * BYTES as u64);
+    conformance::run(&front.storage);
+}
+
+#[test]
+fn controllers_replicated_behind_one_namespace() {
+    let replicas = |members| Arc::new(Replicated::new(members).unwrap()) as Arc<dyn Storage>;
+    let (front, _servers) = behind_one_namespace(replicas, [512, 512]);
+    assert_eq!(front.storage.geometry().bytes, BYTES as u64);
+    conformance::run(&front.storage);
 }
 
 #[test]
