@@ -26,7 +26,15 @@ pub fn compile(name: &str, include: &Path, sources: &[&str]) {
         println!("cargo:rerun-if-changed={source}");
     }
     println!("cargo:rerun-if-changed={}", include.display());
-    builder(include).files(sources).compile(name);
+    let mut build = builder(include);
+    if let Err(error) = build.try_get_compiler() {
+        eprintln!(
+            "The simulated GPU's code is C++17 and needs a compiler: install g++, or set CXX."
+        );
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+    build.files(sources).compile(name);
 }
 
 /// The compiler with the flags that device code needs.
