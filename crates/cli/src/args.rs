@@ -10,7 +10,7 @@ use crate::units::{parse_bytes, parse_duration};
 
 /// Brings bytes from storage into GPU memory, and says what it cost.
 #[derive(Parser, Debug)]
-#[command(name = "sidecore", version, about, max_term_width = 100)]
+#[command(name = "sidecore", version, max_term_width = 100)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -218,7 +218,7 @@ pub struct BenchArgs {
     /// Where to make it [default: the system's directory for temporary files].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Bytes an I/O; a list makes one row each.
+    /// Bytes an I/O; a list makes one row each [default: 4k,64k].
     #[arg(long, value_parser = parse_bytes, value_delimiter = ',')]
     pub io_size: Vec<u64>,
     /// What to ask for.
@@ -245,13 +245,13 @@ pub struct BenchArgs {
     #[arg(long, value_parser = count)]
     pub queues: Option<u32>,
     /// I/Os in flight a queue (for ring: its depth); a list makes one row each
-    /// [default: posix 1, uring and nvme 32, ring 1024].
+    /// [default: posix 1, uring 32, nvme 64, ring 1024].
     #[arg(long, value_parser = count, value_delimiter = ',')]
     pub depth: Vec<u32>,
     /// Side cores [default: the CPUs of this process's cgroup less one, at least 1].
     #[arg(long, value_parser = count)]
     pub side_cores: Option<u32>,
-    /// Timed seconds of each repeat.
+    /// Timed part of each repeat, as 2s or 300ms [default: 700ms].
     #[arg(long, value_parser = parse_duration)]
     pub duration: Option<Duration>,
     /// End each repeat after this many I/Os, if that comes first.
@@ -293,7 +293,7 @@ pub struct BenchArgs {
     /// How it gets there.
     #[arg(long, value_enum, default_value = "auto")]
     pub route: RouteName,
-    /// Runs of each row; the table shows the median, the report the range.
+    /// Runs of each row: tables have all of them together, the report their range too.
     #[arg(long, value_parser = count, default_value = "3")]
     pub repeats: u32,
     /// Seed of order, latencies and faults.

@@ -32,6 +32,10 @@ fn main() -> ExitCode {
         Command::Load(args) => commands::load::run(&args),
     });
     result.unwrap_or_else(|error| {
+        if interrupt::asked() {
+            eprintln!("interrupted: {error:#}");
+            return ExitCode::from(interrupt::INTERRUPTED);
+        }
         eprintln!("sidecore: {error:#}");
         ExitCode::from(FAILED)
     })

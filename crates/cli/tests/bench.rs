@@ -289,3 +289,68 @@ fn idle_rings_are_measured() {
     assert!(number(idle, "cores_per_side_core") < 1.0, "{idle}");
     assert!(sandbox.listing().is_empty());
 }
+
+#[test]
+fn a_run_has_a_page_that_others_see_and_removes_those_of_the_dead() {
+    let sandbox = Sandbox::new();
+    let pages = || sandbox.listing().into_iter().filter(|name| name.ends_with(".stats"));
+    // No process has this number: Linux counts to 4,194,304.
+    sandbox.write("sidecore-99999999-0.stats", b"left by a process that died");
+    sandbox.write("sidecore-of-mine.stats", b"no page");
+    let line = "bench --size 1M --io-size 4k --path ring --repeats 1 --duration 60s --json";
+    let child = sandbox.start(line);
+    let own = format!("sidecore-{}-0.stats", child.id());
+    let start = std::time::Instant::now();
+    let read = loop {
+        let page = stats::Reader::open(&sandbox.path().join(&own));
+        let read = page.ok().and_then(|page| page.snapshot().ok()).map_or(0, |counts| {
+            let fetched = counts.count(stats::Event::RequestFetched);
+            let bytes = counts.bytes(stats::Route::Window, stats::Op::Read);
+            assert!(bytes <= fetched * 4096, "{bytes} bytes of {fetched} requests");
+            bytes
+        });
+        if read > 0 {
+            break read;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "no page: {:?}", sandbox.listing());
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(read.is_multiple_of(4096), "{read} bytes");
+    assert!(pages().eq([own.clone(), "sidecore-of-mine.stats".to_owned()]), "stale pages stay");
+    child.signal(rustix::process::Signal::INT);
+    assert_eq!(child.wait().status.code(), Some(130));
+    assert_eq!(sandbox.listing(), ["sidecore-of-mine.stats"]);
+}
+
+#[test]
+fn without_io_uring_the_other_paths_run_and_the_output_says_so() {
+    let sandbox = Sandbox::new();
+    let output = sandbox.run_without_io_uring(&format!("bench {SMALL} --json"));
+    let Some(output) = output else { return };
+    assert!(output.status.success(), "{output:?}");
+    let rows = rows(&output);
+    let paths: Vec<&str> = rows.iter().filter_map(|row| row["path"].as_str()).collect();
+    assert!(!paths.contains(&"uring") && paths.contains(&"posix"), "{paths:?}");
+    let ring = rows.iter().find(|row| row["path"] == "ring").expect("a row of path ring");
+    assert_eq!(ring["ios"], ring["ios_verified"], "{ring}");
+    assert!(ring["explain"].as_str().unwrap().contains("threads"), "{ring}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("Path uring was left out"), "{said}");
+    let output = sandbox.run_without_io_uring(&format!("bench {SMALL} --path uring"));
+    common::assert_refused("bench --path uring", &output.unwrap(), &["io_uring", "uring"]);
+}
+
+#[test]
+fn an_interrupt_while_the_data_is_made_is_one() {
+    let sandbox = Sandbox::new();
+    let child = sandbox.start("bench --size 64G --path posix");
+    let start = std::time::Instant::now();
+    while sandbox.listing().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60), "no data file");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.signal(rustix::process::Signal::INT);
+    let output = child.wait();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(sandbox.listing().is_empty(), "{:?}", sandbox.listing());
+}

@@ -16,5 +16,5 @@ pub mod round;
 pub mod settings;
 pub mod source;
 mod summary;
-mod uring;
+pub mod uring;
 mod worker;

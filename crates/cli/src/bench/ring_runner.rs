@@ -14,6 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::args::{LimitArgs, OpName, RouteName};
 use crate::bench::cpu;
 use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
+use crate::interrupt;
 
 /// Lanes of a warp.
 const LANES: u32 = 32;
@@ -286,6 +287,13 @@ fn start_engine(options: &RingRunnerOptions) -> Result<Engine> {
     }
     if let Some(cpu) = options.limits.pin {
         builder = builder.pin_from(cpu);
+    }
+    // Others may watch the run there; where no page can be made, it counts all the same.
+    if let Ok(page) = stats::Page::create() {
+        if let Some(path) = page.path() {
+            interrupt::note_made(path);
+        }
+        builder = builder.stats(Arc::new(page));
     }
     Ok(builder.start()?)
 }

@@ -11,6 +11,7 @@ use crate::args::{BenchArgs, Drive, FaultsAt, Memory, OpName, PathName, RouteNam
 use crate::bench::data::{self, GRANULE_BYTES};
 use crate::bench::faults;
 use crate::bench::paths::PathOptions;
+use crate::bench::uring;
 use crate::units;
 
 /// I/O sizes when nobody names any.
@@ -177,7 +178,8 @@ pub fn paths(args: &BenchArgs) -> Vec<PathName> {
         .into_iter()
         .filter(|path| match path {
             PathName::Ring => args.memory == Memory::Device,
-            PathName::Posix | PathName::Uring => !has_drive_model(args),
+            PathName::Posix => !has_drive_model(args),
+            PathName::Uring => !has_drive_model(args) && uring::missing().is_none(),
             PathName::Nvme => true,
         })
         .collect()

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -51,6 +51,17 @@ impl UringStorage {
             Geometry { bytes, block_bytes, transfer_bytes_max: 1 << 30, read_only: !writes };
         Ok(Self { file: Arc::new(file.into()), path: path.to_owned(), geometry, direct })
     }
+}
+
+/// Why this machine has no io_uring, or nothing where it has.
+pub fn missing() -> Option<&'static str> {
+    static WHY: OnceLock<Option<String>> = OnceLock::new();
+    let try_one = || {
+        let (files, buffers) = (Vec::new(), Vec::new());
+        let options = RingOptions { depth: 1, bound_to_thread: true, files, buffers };
+        Ring::new(options).err().map(|error| error.to_string())
+    };
+    WHY.get_or_init(try_one).as_deref()
 }
 
 impl Storage for UringStorage {

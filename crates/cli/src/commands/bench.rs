@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use crate::args::{BenchArgs, OpName};
 use crate::bench::data::Data;
 use crate::bench::measure::{Measurement, cpu_since};
-use crate::bench::settings::Settings;
-use crate::bench::{cpu, machine, paths};
+use crate::bench::settings::{Settings, has_drive_model};
+use crate::bench::{cpu, machine, paths, uring};
 use crate::commands::NOT_CLEAN;
 use crate::printer::{Progress, print};
 use crate::report::{Context, ReportFile, Row, default_files, details, html, table};
@@ -99,6 +99,8 @@ fn finish(
         for (name, value) in context.facts.iter().filter(|(name, _)| name == "data") {
             print(&format!("{name}: {value}"))?;
         }
+    } else if let Some(sentence) = left_out(settings) {
+        eprintln!("{sentence}");
     }
     if interrupted {
         eprintln!("interrupted: {} of {} rows", rows.len(), settings.points.len());
@@ -159,7 +161,16 @@ fn context(settings: &Settings, data: &Data, rows: &[Row], started: Instant) -> 
     }
     facts.push(("whole run".to_owned(), format!("{:.1} s", started.elapsed().as_secs_f64())));
     let command: Vec<String> = std::env::args().skip(1).collect();
-    Context { command: format!("sidecore {}", command.join(" ")), facts, emulated: emulated(rows) }
+    let mut emulated = emulated(rows);
+    emulated.extend(left_out(settings));
+    Context { command: format!("sidecore {}", command.join(" ")), facts, emulated }
+}
+
+/// Says which path this machine does not have, where nobody named the paths.
+fn left_out(settings: &Settings) -> Option<String> {
+    let named = !settings.args.path.is_empty() || has_drive_model(&settings.args);
+    let why = uring::missing().filter(|_| !named)?;
+    Some(format!("Path uring was left out: this machine refuses io_uring ({why})."))
 }
 
 /// One sentence for each thing that was not what it stands for.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A row as JSON and CSV have it. The first twenty fields are stable; later ones may be added.
+/// A row as JSON and CSV have it. The first nineteen fields are stable; later ones may be added.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// `posix`, `uring`, `nvme` or `ring`.
