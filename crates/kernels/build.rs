@@ -5,6 +5,14 @@ mod kernels;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    let sources = ["kernels/bench_ring.cu", "kernels/probe.cu", "kernels/trial.cu"];
+    println!("cargo:rerun-if-changed=kernels");
+    let sources = [
+        "kernels/bench_bam.cu",
+        "kernels/bench_copilot.cu",
+        "kernels/bench_ring.cu",
+        "kernels/probe.cu",
+        "kernels/queue_probe.cu",
+        "kernels/trial.cu",
+    ];
     kernels::compile("sidecore_kernels", &kernels::include_dir(), &sources);
 }

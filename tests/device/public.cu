@@ -1,5 +1,7 @@
 /// Names every public device function once, so that each compiler sees all of them compiled. It is
 /// compiled, never run; a test holds that nothing is missing here.
+#include <sidecore/bam.h>
+#include <sidecore/copilot.h>
 #include <sidecore/pattern.h>
 #include <sidecore/ring.h>
 
@@ -8,6 +10,8 @@ namespace {
 struct Arguments {
   sidecore::abi::RingView ring;
   sidecore::Transfer transfer;
+  const sidecore::abi::QueuePairView* queues;
+  sidecore::QueueTransfer queue_transfer;
   sidecore::u64* out;
 };
 
@@ -49,6 +53,7 @@ SC_DEVICE u64 use_memory(u64* words, u32* halves) {
   arch::store_u8(words, arch::load_u8(words + 1));
   arch::fence_system();
   arch::fence_device();
+  arch::fence_total_system();
   arch::fence_acquire_system();
   arch::pause(32, "never run");
   return lo + hi + arch::timer_ns();
@@ -84,11 +89,33 @@ SC_DEVICE u64 use_ring(const Arguments& args) {
   return sum + abi::unpack(entry).length;
 }
 
+template <class Queue>
+SC_DEVICE u64 use_queue(const Arguments& args) {
+  Queue queue;
+  if (queue.attach(args.queues) != status::SUCCESS) return 0;
+  const Lanes here = Lanes::here();
+  const QueueTransfer& t = args.queue_transfer;
+  u64 sum = queue.read(here, t).detail + queue.write(here, t).detail;
+  sum += queue.flush(here).status;
+  QueueHandle handle = queue.submit_read(here, t);
+  sum += queue.wait(handle).detail;
+  handle = queue.submit_write(here, t, 1000);
+  sum += queue.wait_until(handle, 1000).detail;
+  if (handle.pending()) queue.retire(handle);
+  handle = queue.submit_flush(here, 0);
+  sum += queue.wait(handle).status;
+  handle = queue.submit(here, abi::OP_READ, t, FOREVER);
+  queue_impl::store_command(*args.queues, args.queues->sq, abi::OP_READ, 1, 0, 4096, 512);
+  sum += queue_impl::second_prp(*args.queues, 1, 512, 8192) + queue_impl::pages_of(0, 1, 12);
+  return sum + queue.wait(handle).status;
+}
+
 }  // namespace
 
 SC_KERNEL(sidecore_public, Arguments, args) {
   u64 sum = use_lanes(args.transfer.bytes);
   sum += use_memory(args.out, reinterpret_cast<u32*>(args.out + 4));
   sum += use_pattern(args.transfer.source_offset);
-  args.out[8 + arch::thread_index()] = sum + use_ring(args);
+  args.out[8 + arch::thread_index()] = sum + use_ring(args) + use_queue<Bam>(args) +
+                                  use_queue<Copilot>(args);
 }

@@ -82,7 +82,8 @@ structures! {
     ring::SourceView("An open source.") { bytes, id, block_bytes }
     queue::QueueState("What of a queue pair changes all the time, each hot word on its own line.") {
         in_ticket, pad0, tail, sq_doorbells, pad1, tail_lock, pad2, sq_head, pad3, cq_head,
-        cq_doorbells, returned, pad4, head_lock, pad5, state, pad6, inside, pad7, cid_next, pad8,
+        cq_doorbells, adopted, returned, reported, pad4, head_lock, pad5, state, pad6, inside, pad7,
+        cid_next, pad8,
         fence_wanted, fence_done, fence_lock, fence_ios, drained, strays, pad9,
     }
     queue::CompletionWord("epoch (16, lowest) | status (16) | SQ head (16) | flags (16).") { word }

@@ -25,8 +25,8 @@
 //!
 //! *Completion words* ([`CompletionWord`]) are what lanes wait for. A lane stores 0 in its command
 //! id's word before the command; who drains the CQ stores the word once, as one aligned 8-byte
-//! store, after it has seen the entry. A CPU agent: words, `sq_head`, `mem::fence_payload`, then the
-//! CQ doorbell. The word's epoch is the queue's, so that an agent that was late by an epoch is not
+//! store, after it has seen the entry. A CPU agent: words, `sq_head`, `mem::fence_payload`, and then
+//! the CQ doorbell. The word's epoch is the queue's, so that an agent that was late by an epoch is not
 //! believed.
 //!
 //! *Locks* combine: who adds 1 to `tail_lock` or `head_lock` and finds 0 holds it; others leave at
@@ -37,7 +37,8 @@
 //! waits until it reads `inside` = 0 and `head_lock` = 0 (through the window or by a copy: this is
 //! not the serving path): from then on no lane touches SQ, CQ, doorbells or positions. It deletes and
 //! makes the queues again, zeroes the CQ, stores positions, marks and locks anew with a `start`
-//! above all tickets of before, stores `owner`, fences, and stores `state` = [`QUEUE_OPEN`] with the next epoch.
+//! above all tickets of before, stores `owner`, fences, and stores `state` = [`QUEUE_OPEN`] with the
+//! next epoch.
 //! It leaves `cids`, `completions` and `cid_next` alone. A lane whose command was of the old epoch
 //! and has no word takes `TIMED_OUT` where it had complained, else sends the command once more, and
 //! if that is lost too, ends with the drive's own status "aborted due to SQ deletion". The host may
@@ -50,10 +51,11 @@
 //! slot nor command id for that long complains with entry `1 << cid_log2` of the table.
 //!
 //! *Co-polling.* `owner` says who may drain ([`OwnerWord`]). The host gives the CQ away by storing
-//! GPU with its head, after its pass and the doorbell. To have it back it stores RECALL; the next lane
-//! that holds `head_lock` stores CPU with its head in `report`. Where no lane is there to do so, the
-//! host may take it once it reads `head_lock` = 0 after a full fence behind RECALL: a lane drains only
-//! after it has taken the lock and then read GPU. Then `cq_head` and `sq_head` are the last word.
+//! GPU with its head, after its pass and the doorbell. To have it back it stores the same word with
+//! RECALL for GPU; the next lane that holds `head_lock` stores CPU with its head in `report`. Where
+//! no lane is there to do so, the host may take it once it reads `head_lock` = 0 after a full fence behind RECALL: a lane drains only
+//! after it has taken the lock and then read GPU. Then `cq_head` and `sq_head` are the last word, or,
+//! where `adopted` is not the word that was stored, the host's own positions.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -122,15 +124,20 @@ pub struct QueueState {
     pub cq_head: u64,
     /// CQ doorbells rung by lanes. Holder of `head_lock`.
     pub cq_doorbells: u64,
-    /// Owner word of the turn that lanes have handed back last, or 0. Holder of `head_lock`.
+    /// Owner word by which lanes have taken the CQ last, or 0. Holder of `head_lock`.
+    pub adopted: u64,
+    /// Owner word by which lanes have handed the CQ back last, or 0. Holder of `head_lock`.
     pub returned: u64,
+    /// CQ position that was reported last. Holder of `head_lock`.
+    pub reported: u64,
     /// Keeps the next word on its own line.
-    pub pad4: [u64; 13],
+    pub pad4: [u64; 11],
     /// 0, or how many have asked since it was taken. Lanes.
     pub head_lock: u64,
     /// Keeps the next word on its own line.
     pub pad5: [u64; 15],
-    /// State (low 32 bits: [`QUEUE_OPEN`] or one of its kind) and epoch (high 32 bits). Only the host stores it.
+    /// State (low 32 bits: [`QUEUE_OPEN`] or one of its kind) and epoch (high 32 bits). Only the
+    /// host stores it.
     pub state: u64,
     /// Keeps the next word on its own line.
     pub pad6: [u64; 15],
@@ -175,8 +182,10 @@ impl QueueState {
             pad3: [0; 15],
             cq_head: start,
             cq_doorbells: 0,
+            adopted: 0,
             returned: 0,
-            pad4: [0; 13],
+            reported: start,
+            pad4: [0; 11],
             head_lock: 0,
             pad5: [0; 15],
             state: QUEUE_OPEN as u64 | (epoch as u64) << 32,

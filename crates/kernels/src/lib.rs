@@ -22,9 +22,30 @@ macro_rules! kernels {
 }
 
 kernels! {
+    /// Reads in batches over a `bam` queue pair; takes `abi::bench::QueueProbeArgs`, as all `BAM_`
+    /// and `COPILOT_` kernels.
+    BAM_BATCH = sidecore_bam_batch;
+    /// Gives up waits, and waits again.
+    BAM_GIVE_UP = sidecore_bam_give_up;
+    /// Reads and checks; lanes leave early, commands in flight behind them.
+    BAM_READ = sidecore_bam_read;
+    /// Writes, flushes, reads back and checks.
+    BAM_WRITE = sidecore_bam_write;
+    /// Does planned I/Os over `bam` queue pairs; takes `abi::bench::QueueBenchArgs`.
+    BENCH_BAM = sidecore_bench_bam;
+    /// Does planned I/Os over `copilot` queue pairs; takes `abi::bench::QueueBenchArgs`.
+    BENCH_COPILOT = sidecore_bench_copilot;
     /// Does planned I/Os over rings; takes `abi::bench::BenchArgs`.
     BENCH_RING = sidecore_bench_ring;
-    /// Publishes one read a lane and leaves; takes `abi::bench::ProbeArgs`, as all below.
+    /// As `BAM_BATCH`, over a `copilot` queue pair.
+    COPILOT_BATCH = sidecore_copilot_batch;
+    /// As `BAM_GIVE_UP`.
+    COPILOT_GIVE_UP = sidecore_copilot_give_up;
+    /// As `BAM_READ`.
+    COPILOT_READ = sidecore_copilot_read;
+    /// As `BAM_WRITE`.
+    COPILOT_WRITE = sidecore_copilot_write;
+    /// Publishes one read a lane and leaves; takes `abi::bench::ProbeArgs`, as all `PROBE_`.
     PROBE_ABANDON = sidecore_probe_abandon;
     /// Reads and checks, each lane by itself.
     PROBE_ALONE = sidecore_probe_alone;

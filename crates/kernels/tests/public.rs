@@ -5,8 +5,18 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const HEADERS: [&str; 5] =
-    ["ring.h", "pattern.h", "impl/arch_simt.h", "impl/arch_cuda.h", "impl/ring__entry.h"];
+const HEADERS: [&str; 10] = [
+    "ring.h",
+    "bam.h",
+    "copilot.h",
+    "lanes.h",
+    "pattern.h",
+    "queue.h",
+    "impl/arch_simt.h",
+    "impl/arch_cuda.h",
+    "impl/queue__command.h",
+    "impl/ring__entry.h",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -17,6 +27,7 @@ fn device_functions(header: &str) -> BTreeSet<String> {
     let path = root().join("include/sidecore").join(header);
     let text = std::fs::read_to_string(&path).unwrap();
     let public = text.split("\n private:").next().unwrap();
+    let public = public.split("\n protected:").next().unwrap();
     let declarations = public.split("SC_DEVICE ").skip(1);
     let names = declarations.filter_map(|text| {
         let (signature, _) = text.split_once('(')?;

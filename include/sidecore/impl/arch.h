@@ -9,6 +9,7 @@
 ///
 /// Macros
 ///   SC_DEVICE                        marks a device function or a device method (inline)
+///   SC_OUTLINE                       marks a device template that is called, not copied to each call
 ///   SC_KERNEL(name, Type, args) {}   defines a kernel whose one argument is a `const Type args`
 ///   SC_SHARED(Type, name);           one uninitialised object of the block, inside a device function
 ///
@@ -66,7 +67,9 @@
 ///   Blocks: never. Effects: the store.
 ///
 /// void fence_system()            earlier accesses before later ones, system scope, all kinds
-/// void fence_device()            the same at device scope
+/// void fence_total_system()      the same, in one order that all such fences share: of two parties
+///                                that each store, fence totally and load, one sees the other's store
+/// void fence_device()            as fence_system, at device scope
 /// void fence_acquire_system()    earlier loads before later accesses, system scope
 ///   Participants: thread; what was seen from others (after sync_warp, sync_threads or an acquire)
 ///   is ordered too. Order: as said. Blocks: never. Effects: none.

@@ -15,6 +15,7 @@
 #endif
 
 #define SC_DEVICE __device__ inline
+#define SC_OUTLINE __device__ __noinline__
 
 #define SC_KERNEL(name, ArgsType, args) extern "C" __global__ void name(const ArgsType args)
 
@@ -193,6 +194,7 @@ SC_DEVICE void store_u8(void* p, u8 value) {
 
 SC_DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 SC_DEVICE void fence_device() { asm volatile("fence.acq_rel.gpu;" : : : "memory"); }
+SC_DEVICE void fence_total_system() { asm volatile("fence.sc.sys;" : : : "memory"); }
 // A fence that only acquires needs sm_90; this one is right everywhere.
 SC_DEVICE void fence_acquire_system() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 

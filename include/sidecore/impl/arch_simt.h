@@ -13,6 +13,7 @@
 #endif
 
 #define SC_DEVICE inline
+#define SC_OUTLINE __attribute__((noinline))
 
 #define SC_KERNEL(name, ArgsType, args)                                    \
   static inline void name##_sc_body(const ArgsType args);                  \
@@ -240,6 +241,7 @@ SC_DEVICE void store_u8(void* p, u8 v) {
 
 SC_DEVICE void fence_system() { simt::fence(simt::FULL, simt::SYSTEM); }
 SC_DEVICE void fence_device() { simt::fence(simt::FULL, simt::DEVICE); }
+SC_DEVICE void fence_total_system() { simt::fence(simt::FULL, simt::SYSTEM); }
 SC_DEVICE void fence_acquire_system() { simt::fence(simt::ACQUIRE, simt::SYSTEM); }
 
 SC_DEVICE u64 timer_ns() { return sidecore_simt_timer(); }

@@ -1,0 +1,175 @@
+/// The benchmark's kernel, whatever the protocol: takes planned I/Os off a common counter and does
+/// them over a `Link`.
+///
+/// A sample is one I/O's own time: from before its ticket is reserved to after its last byte has been
+/// read, whatever others wait for. So each lane waits for its own I/O alone. With a batch of 1 the
+/// warp asks together, and together again once each lane has its answer. With more, a lane looks at
+/// all that it has in flight and takes new I/Os as soon as any has ended, with whoever else may.
+///
+/// A link is made from its arguments and has: `Args`, `Handle`, `Totals`; `attach()`, whether it can
+/// be used; `submit(lanes, warp, slot, io, opcode, offset)`; `wait_until(handle, timeout_ns)` for the
+/// caller alone; `forget(handle, timeout_ns)`, whether a handle that is still pending is given up;
+/// `count(handle)` and `add_counts()` for what it counts itself.
+#pragma once
+
+#include <sidecore/lanes.h>
+
+namespace bench {
+
+using namespace sidecore;
+
+/// Pauses between two looks at all I/Os in flight: from this to sixteen times it.
+constexpr u32 PAUSE_NS = 64;
+
+/// One of a lane's I/Os in flight.
+template <class Link>
+struct Flight {
+  typename Link::Handle handle;
+  u64 io;
+  u64 started_ns;
+};
+
+/// Loads 8 bytes at any alignment.
+SC_DEVICE u64 load_8(u64 at) {
+  if (at % 8 == 0) return arch::load_relaxed(reinterpret_cast<const u64*>(at));
+  u64 word = 0;
+  for (u32 byte = 0; byte < 8; ++byte) {
+    word |= static_cast<u64>(arch::load_u8(reinterpret_cast<const u8*>(at) + byte)) << byte * 8;
+  }
+  return word;
+}
+
+SC_DEVICE u64 load_word(u64 array, u64 index) {
+  return arch::load_relaxed(reinterpret_cast<const u64*>(array) + index);
+}
+
+/// Whether the first and last 16 bytes of a read are what the host planned.
+template <class Args>
+SC_DEVICE bool edges_right(const Args& args, u64 io) {
+  const u64 begin = args.buffer.address + io * args.io_bytes;
+  const u64 end = begin + args.io_bytes - 16;
+  const u64 edge = io * (sizeof(abi::BenchEdges) / 8);
+  return load_8(begin) == load_word(args.edges, edge) &&
+         load_8(begin + 8) == load_word(args.edges, edge + 1) &&
+         load_8(end) == load_word(args.edges, edge + 2) &&
+         load_8(end + 8) == load_word(args.edges, edge + 3);
+}
+
+/// Asks for an I/O. Lanes of one call may ask for different things.
+template <class Link>
+SC_DEVICE Flight<Link> start(const typename Link::Args& args, Link& link, Lanes lanes, u32 warp,
+                             u32 slot, u64 io) {
+  const u64 plan = io * (sizeof(abi::BenchIo) / 8);
+  const u64 offset = load_word(args.plan, plan);
+  const u8 opcode = static_cast<u8>(load_word(args.plan, plan + 1));
+  Flight<Link> flight;
+  flight.io = io;
+  flight.started_ns = arch::timer_ns();
+  flight.handle = link.submit(lanes, warp, slot, io, opcode, offset);
+  return flight;
+}
+
+/// Waits for an I/O at most `timeout_ns`, checks and notes it; whether it has ended.
+template <class Link>
+SC_DEVICE bool finish(const typename Link::Args& args, Link& link, Flight<Link>& flight,
+                      u64 timeout_ns) {
+  const bool submitted = flight.handle.pending();
+  const Completion completion = link.wait_until(flight.handle, timeout_ns);
+  if (flight.handle.pending() && !link.forget(flight.handle, timeout_ns)) return false;
+  const u64 io = flight.io;
+  u16 flags = submitted ? abi::BENCH_SUBMITTED : 0;
+  const bool check = (args.flags & abi::BENCH_CHECK_EDGES) != 0 && completion.ok() &&
+                     flight.handle.opcode == abi::OP_READ;
+  if (check && edges_right(args, io)) flags |= abi::BENCH_EDGES_RIGHT;
+  const u64 ended_ns = arch::timer_ns();
+  u64* const result = reinterpret_cast<u64*>(args.results) + io * (sizeof(abi::BenchResult) / 8);
+  arch::store_relaxed(result, ended_ns - flight.started_ns);
+  arch::store_relaxed(result + 1, static_cast<u64>(completion.detail) << 32 |
+                                      static_cast<u64>(flags) << 16 | completion.status);
+  if (submitted) link.count(flight.handle);
+  return true;
+}
+
+/// Takes the next I/Os, one a lane of `mask`; this lane's index.
+template <class Link>
+SC_DEVICE u64 take(const typename Link::Args& args, u32 mask) {
+  const u32 lane = arch::lane_index();
+  const u32 leader = arch::lowest_bit(mask);
+  u64 first = 0;
+  if (lane == leader) {
+    auto* const totals = reinterpret_cast<typename Link::Totals*>(args.totals);
+    first = arch::fetch_add_device(&totals->next, static_cast<u64>(arch::popcount(mask)));
+  }
+  return arch::shuffle(mask, first, leader) + arch::popcount(mask & ((1u << lane) - 1));
+}
+
+/// One I/O a lane at a time.
+template <class Link>
+SC_DEVICE void work_in_step(const typename Link::Args& args, Link& link, u32 warp, u32 mask) {
+  for (;;) {
+    const u64 io = take<Link>(args, mask);
+    const bool mine = io < args.ios;
+    // Who finds nothing left is done; the others are the lanes below it.
+    mask = arch::ballot(mask, mine);
+    if (!mine) return;
+    Flight<Link> flight = start(args, link, Lanes{mask}, warp, 0, io);
+    finish(args, link, flight, FOREVER);
+  }
+}
+
+/// Up to `batch` <= BATCH I/Os a lane at a time.
+template <u32 BATCH, class Link>
+SC_DEVICE void work_apart(const typename Link::Args& args, Link& link, u32 warp, u32 mask) {
+  const u32 batch = args.batch < BATCH ? args.batch : BATCH;
+  const u64 all = batch == 64 ? ~0ull : (1ull << batch) - 1;
+  Flight<Link> flights[BATCH];
+  u64 busy = 0;
+  bool more = true;
+  u32 pause_ns = PAUSE_NS;
+  while (arch::any(mask, more || busy != 0)) {
+    const u64 before = busy;
+    for (u32 slot = 0; slot < batch; ++slot) {
+      if ((busy >> slot & 1) == 0) continue;
+      if (finish(args, link, flights[slot], 0)) busy &= ~(1ull << slot);
+    }
+    const bool wants = more && busy != all;
+    const u32 takers = arch::ballot(mask, wants);
+    if (wants) {
+      const u64 io = take<Link>(args, takers);
+      more = io < args.ios;
+      const u32 with_one = arch::ballot(takers, more);
+      if (more) {
+        u32 slot = 0;
+        while ((busy >> slot & 1) != 0) ++slot;
+        flights[slot] = start(args, link, Lanes{with_one}, warp, slot, io);
+        busy |= 1ull << slot;
+      }
+    }
+    if (busy != before) {
+      pause_ns = PAUSE_NS;
+    } else if (busy != 0) {
+      arch::pause(pause_ns, "bench: any completion");
+      if (pause_ns < PAUSE_NS * 16) pause_ns *= 2;
+    }
+  }
+}
+
+/// A lane's part of the launch.
+template <class Link>
+SC_DEVICE void work(const typename Link::Args& args) {
+  const Lanes lanes = Lanes::here();
+  Link link{args};
+  if (args.batch == 0 || !link.attach()) return;
+  const u32 warps = (arch::block_threads() + 31) / 32;
+  const u32 warp = arch::block_index() * warps + arch::warp_index();
+  if (args.batch == 1) {
+    work_in_step(args, link, warp, lanes.mask);
+  } else if (args.batch <= 8) {
+    work_apart<8>(args, link, warp, lanes.mask);
+  } else {
+    work_apart<abi::BENCH_BATCH_MAX>(args, link, warp, lanes.mask);
+  }
+  link.add_counts();
+}
+
+}  // namespace bench
