@@ -248,6 +248,11 @@ impl GpuQueues {
         Duration::from_nanos(agents + recovery).as_secs_f64()
     }
 
+    /// Now, on the clock of [`Flip::at_ns`]; 0 where the set is stepped by hand.
+    pub fn elapsed_ns(&self) -> u64 {
+        self.threads.as_ref().map_or(0, Threads::elapsed_ns)
+    }
+
     /// Every change of hands of a completion queue, oldest first.
     pub fn flips(&self) -> Vec<Flip> {
         self.flips.read()

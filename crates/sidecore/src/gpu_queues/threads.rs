@@ -45,6 +45,7 @@ struct Common {
 /// All threads of one set.
 pub(super) struct Threads {
     common: Arc<Common>,
+    clock: Instant,
     agents: Vec<JoinHandle<()>>,
     recovery: Mutex<Option<JoinHandle<()>>>,
 }
@@ -60,8 +61,12 @@ impl Threads {
         }
         let clock = Instant::now();
         let common = Arc::new(Common::default());
-        let mut threads =
-            Self { common: Arc::clone(&common), agents: Vec::new(), recovery: Mutex::new(None) };
+        let mut threads = Self {
+            common: Arc::clone(&common),
+            clock,
+            agents: Vec::new(),
+            recovery: Mutex::new(None),
+        };
         for (index, agent) in (0u32..).zip(agents) {
             let common = Arc::clone(&common);
             let cpu = placement.first_cpu.map(|first| first + index);
@@ -81,6 +86,11 @@ impl Threads {
 
     fn stop_agents(&self) {
         self.common.stop_agents.store(true, Ordering::Release);
+    }
+
+    /// Now, on the clock of agents and recovery.
+    pub fn elapsed_ns(&self) -> u64 {
+        elapsed_ns(self.clock)
     }
 
     pub fn recovery_cpu_ns(&self) -> u64 {
