@@ -1,5 +1,7 @@
 //! The command line: one vocabulary for every path.
 
+mod forms;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +9,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::units::{parse_bytes, parse_duration};
+
+pub use forms::{
+    CompareArgs, CopollArgs, Key, Override, PlacementArgs, Setting, ShapeArgs, SweepArgs,
+    published_memory,
+};
 
 /// Brings bytes from storage into GPU memory, and says what it cost.
 #[derive(Parser, Debug)]
@@ -43,6 +50,13 @@ pub struct BenchCommand {
 pub enum BenchForm {
     /// Measure what attached rings cost while no lane asks, and how soon the first request is served.
     Idle(IdleArgs),
+    /// Compare bam, copilot and ring over SM counts on one software drive: a table in which all are
+    /// matched, and one with each system as its authors ran it.
+    Sweep(Box<SweepArgs>),
+    /// Compare submission and completion queues in device and host memory: all four ways.
+    Placement(Box<PlacementArgs>),
+    /// Step the load of copilot's queues between 10 % and 100 % and check who polls them.
+    Copoll(Box<CopollArgs>),
 }
 
 /// A path: who submits and who completes.
@@ -55,13 +69,18 @@ pub enum PathName {
     Uring,
     /// CPU threads with the user-space NVMe driver, here on the software controller.
     Nvme,
+    /// GPU lanes drive NVMe queue pairs of the software controller, and poll them.
+    Bam,
+    /// GPU lanes drive NVMe queue pairs of the software controller, CPU agents poll them.
+    Copilot,
     /// GPU lanes ask, side cores answer.
     Ring,
 }
 
 impl PathName {
     /// All, in the order of the table.
-    pub const ALL: [Self; 4] = [Self::Posix, Self::Uring, Self::Nvme, Self::Ring];
+    pub const ALL: [Self; 6] =
+        [Self::Posix, Self::Uring, Self::Nvme, Self::Bam, Self::Copilot, Self::Ring];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -69,7 +88,39 @@ impl PathName {
             Self::Posix => "posix",
             Self::Uring => "uring",
             Self::Nvme => "nvme",
+            Self::Bam => "bam",
+            Self::Copilot => "copilot",
             Self::Ring => "ring",
+        }
+    }
+
+    /// Whether GPU lanes ask.
+    pub fn has_lanes(self) -> bool {
+        matches!(self, Self::Bam | Self::Copilot | Self::Ring)
+    }
+
+    /// Whether GPU lanes drive the queues of a drive.
+    pub fn has_lane_queues(self) -> bool {
+        matches!(self, Self::Bam | Self::Copilot)
+    }
+}
+
+/// Which memory a queue of lanes lies in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueMemory {
+    /// GPU memory.
+    Device,
+    /// Pinned host memory.
+    Host,
+}
+
+impl QueueMemory {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Host => "host",
         }
     }
 }
@@ -241,23 +292,34 @@ pub struct BenchArgs {
     /// I/Os that each lane has in flight: 1 waits for each, more is asynchronous.
     #[arg(long, value_parser = count, default_value = "1")]
     pub batch: u32,
-    /// Queues (or threads, for posix) [default: posix 32, others 1]; for ring: rings.
+    /// Queues (or threads, for posix) [default: posix 32, bam and copilot 4, others 1]; for ring:
+    /// rings.
     #[arg(long, value_parser = count)]
     pub queues: Option<u32>,
     /// I/Os in flight a queue (for ring: its depth); a list makes one row each
-    /// [default: posix 1, uring 32, nvme 64, ring 1024].
+    /// [default: posix 1, uring 32, nvme 64, bam, copilot and ring 1024].
     #[arg(long, value_parser = count, value_delimiter = ',')]
     pub depth: Vec<u32>,
-    /// Side cores [default: the CPUs of this process's cgroup less one, at least 1].
+    /// Side cores of ring, polling agents of copilot [default: the CPUs of this process's cgroup
+    /// less one, at least 1].
     #[arg(long, value_parser = count)]
     pub side_cores: Option<u32>,
+    /// Memory of the submission queues of bam and copilot [default: device].
+    #[arg(long, value_enum)]
+    pub sq: Option<QueueMemory>,
+    /// Memory of the completion queues of bam and copilot [default: bam device, copilot host].
+    #[arg(long, value_enum)]
+    pub cq: Option<QueueMemory>,
+    /// Follow each read of bam by one of a block, as a fence; counted apart from I/Os.
+    #[arg(long)]
+    pub second_read: bool,
     /// Timed part of each repeat, as 2s or 300ms [default: 700ms].
     #[arg(long, value_parser = parse_duration)]
     pub duration: Option<Duration>,
     /// End each repeat after this many I/Os, if that comes first.
     #[arg(long)]
     pub ios: Option<u64>,
-    /// What answers path ring; path nvme always has the software drive.
+    /// What answers path ring; paths nvme, bam and copilot always have the software drive.
     #[arg(long, value_enum, default_value = "auto")]
     pub drive: Drive,
     /// Model of the software drive: I/Os a second.
@@ -314,6 +376,19 @@ pub struct BenchArgs {
     /// Limits that hold for all commands.
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+impl BenchArgs {
+    /// All as when nobody says anything.
+    pub fn defaults() -> Self {
+        /// Nothing but these options.
+        #[derive(Parser)]
+        struct Bare {
+            #[command(flatten)]
+            args: BenchArgs,
+        }
+        Bare::parse_from(["bench"]).args
+    }
 }
 
 /// Limits on what a command may use.

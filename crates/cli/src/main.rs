@@ -26,7 +26,10 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = interrupt::listen().and_then(|()| match cli.command {
         Command::Bench(command) => match command.form {
+            Some(BenchForm::Copoll(args)) => commands::copoll::run(&args),
             Some(BenchForm::Idle(args)) => commands::idle::run(&args),
+            Some(BenchForm::Placement(args)) => commands::placement::run(&args),
+            Some(BenchForm::Sweep(args)) => commands::sweep::run(&args),
             None => commands::bench::run(command.bench),
         },
         Command::Load(args) => commands::load::run(&args),

@@ -30,7 +30,7 @@ fn every_path_verifies_every_byte_and_says_so() {
     assert!(output.status.success(), "{output:?}");
     let rows = rows(&output);
     let paths: Vec<&str> = rows.iter().filter_map(|row| row["path"].as_str()).collect();
-    assert_eq!(paths, ["posix", "uring", "nvme", "ring"]);
+    assert_eq!(paths, ["posix", "uring", "nvme", "bam", "copilot", "ring"]);
     for row in &rows {
         assert!(number(row, "ios") > 0.0, "{row}");
         assert_eq!(row["ios"], row["ios_verified"], "{row}");
@@ -38,9 +38,11 @@ fn every_path_verifies_every_byte_and_says_so() {
         assert_eq!(row["ios"], row["ios_at_device"], "{row}");
         assert!(row["gpu"].as_str().unwrap().starts_with("simulated"), "{row}");
         let software = row["drive"].as_str().unwrap().starts_with("software");
-        assert_eq!(software, row["path"] == "nvme", "{row}");
+        let has_drive = ["nvme", "bam", "copilot"].iter().any(|path| row["path"] == *path);
+        assert_eq!(software, has_drive, "{row}");
+        assert_eq!(row["commands_at_controller"] == row["ios"], has_drive, "{row}");
     }
-    let ring = &rows[3];
+    let ring = &rows[5];
     assert_eq!(number(ring, "doorbells_gpu"), 0.0);
     assert_eq!(number(ring, "request_bytes_per_io"), 32.0);
     assert_eq!(ring["completions_polled_gpu"], ring["ios"]);
@@ -77,7 +79,10 @@ fn other_routes_and_shapes_verify_too() {
         "--path posix --queues 3",
         "--path posix,ring --batch 2",
         "--path posix,uring --cache direct",
-        "--path posix,uring,nvme,ring --verify edges",
+        "--path bam,copilot --batch 4 --sms 3 --warps 2 --queues 2 --depth 16",
+        "--path bam,copilot --sq host --cq host --io-size 64k",
+        "--path bam,copilot --drive-iops 20000 --drive-latency lognormal:80us:0.3",
+        "--path posix,uring,nvme,bam,copilot,ring --verify edges",
     ] {
         let output = sandbox.run(&format!("bench {SMALL} --json {options}"));
         assert!(output.status.success(), "{options}: {output:?}");
@@ -182,7 +187,7 @@ fn reports_have_a_line_and_a_marker_a_row() {
     let csv = String::from_utf8(sandbox.read("sidecore-bench.csv")).unwrap();
     let html = String::from_utf8(sandbox.read("sidecore-bench.html")).unwrap();
     let rows = csv.lines().count() - 1;
-    assert_eq!(rows, 4);
+    assert_eq!(rows, 6);
     for chart in html.split("<svg").skip(1) {
         assert_eq!(chart.matches("<circle class=\"marker").count(), rows);
     }
@@ -270,7 +275,15 @@ fn load_prints_the_checksum_of_what_arrived() {
     let right = checksum("load odd --path posix");
     let by_tool = std::process::Command::new("sha256sum").arg(sandbox.path().join("odd")).output();
     assert!(String::from_utf8_lossy(&by_tool.unwrap().stdout).starts_with(&right));
-    for path in ["uring", "nvme", "ring", "ring --io-size 4k", "ring --route pull"] {
+    for path in [
+        "uring",
+        "nvme",
+        "bam",
+        "copilot --depth 100",
+        "ring",
+        "ring --io-size 4k",
+        "ring --route pull",
+    ] {
         assert_eq!(checksum(&format!("load odd --path {path}")), right, "{path}");
         let flipped = checksum(&format!("load odd --path {path} --faults flip:n=1"));
         assert_ne!(flipped, right, "{path}");

@@ -293,6 +293,8 @@ impl Row {
         self.cpu_path_s = after.cpu_path_s - before.cpu_path_s;
         self.cpu_device_s = after.cpu_device_s - before.cpu_device_s;
         self.cpu_gpu_s = after.cpu_gpu_s - before.cpu_gpu_s;
+        self.fence_ios = after.fence_ios - before.fence_ios;
+        self.commands_at_controller = after.commands_at_controller - before.commands_at_controller;
         self.faults_injected = after.faults_injected - before.faults_injected;
         let in_flight_s = (after.in_flight_ns - before.in_flight_ns) as f64 * 1e-9;
         self.in_flight_mean = in_flight_s / self.seconds.max(1e-9);

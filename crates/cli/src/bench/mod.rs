@@ -1,12 +1,16 @@
 //! Measuring: data, rounds, paths, and the rows made of them.
 
+pub mod compare;
 mod copier;
 pub mod cpu;
 pub mod data;
+pub mod drive;
 pub mod faults;
+mod kernel_work;
+pub mod lane_runner;
 pub mod machine;
 pub mod measure;
-mod order;
+pub mod order;
 mod padded;
 pub mod paths;
 mod posix;

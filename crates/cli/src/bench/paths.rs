@@ -1,19 +1,25 @@
 //! Opens each path over the data: the one place that knows what a path is made of.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ctrl::TimingModel;
 use gpu::{Gpu, SimulatedGpu, SimulatedOptions};
+use sidecore::gpu_queues::Polling;
 use storage::faults::FaultScript;
 
-use crate::args::{Cache, Drive, FaultsAt, LimitArgs, Memory, OpName, PathName, RouteName};
+use crate::args::{
+    Cache, Drive, FaultsAt, LimitArgs, Memory, OpName, PathName, QueueMemory, RouteName,
+};
 use crate::bench::data::Data;
+use crate::bench::drive::{BLOCK_BYTES, SoftwareDrive};
+use crate::bench::lane_runner::{LaneRunner, LaneRunnerOptions};
 use crate::bench::queue_runner::{QueueRunner, QueueRunnerOptions};
 use crate::bench::ring_runner::{RingRunner, RingRunnerOptions};
 use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
-use crate::bench::source::{BLOCK_BYTES, Source, SourceKind, SourceOptions};
+use crate::bench::source::{Source, SourceKind, SourceOptions};
 
 /// The driver of the software drive ends a silent command by itself, by a ladder of steps; a worker
 /// waits for so many times the limit before it asks too.
@@ -51,6 +57,12 @@ pub struct PathOptions {
     pub warps: u32,
     /// I/Os that a lane has in flight.
     pub batch: u32,
+    /// Most requests of a ring in flight at the storage.
+    pub storage_depth: u32,
+    /// Where the submission and completion queues of lanes lie.
+    pub queue_memory: (QueueMemory, QueueMemory),
+    /// Whether each read of path `bam` is followed by one of a block.
+    pub second_read: bool,
     /// Bytes an I/O.
     pub io_bytes: u32,
     /// Bytes of destination.
@@ -72,7 +84,8 @@ impl PathOptions {
         match (self.path, self.drive) {
             (PathName::Posix, _) => SourceKind::Posix,
             (PathName::Uring, _) => SourceKind::Uring,
-            (PathName::Nvme, _) | (PathName::Ring, Drive::Software) => SourceKind::Software,
+            (PathName::Nvme | PathName::Bam | PathName::Copilot, _)
+            | (PathName::Ring, Drive::Software) => SourceKind::Software,
             (PathName::Ring, Drive::Auto | Drive::File) => SourceKind::File,
         }
     }
@@ -85,28 +98,43 @@ impl PathOptions {
         }
     }
 
-    fn open_source(&self, data: &Data) -> Result<Source> {
-        let options = SourceOptions {
+    /// How its source is opened.
+    pub fn source_options(&self) -> SourceOptions {
+        SourceOptions {
             writes: self.op != OpName::Read,
             cache: self.cache,
             faults: self.faults.clone(),
             faults_at: self.faults_at,
             timing: self.timing.clone(),
             limit: self.limit,
-        };
-        Source::open(self.source_kind(), &options, data)
+            queues: self.queues,
+        }
+    }
+
+    fn open_source(&self, data: &Data, drive: Option<&Rc<SoftwareDrive>>) -> Result<Source> {
+        Source::open(self.source_kind(), &self.source_options(), data, drive)
     }
 }
 
-/// Opens a path.
+/// Opens a path; one over a software drive uses the given one, or one of its own.
 ///
 /// # Errors
 /// What opening it may meet.
-pub fn open(options: &PathOptions, data: &Data, gpu: &Arc<dyn Gpu>) -> Result<Box<dyn Runner>> {
-    if options.path == PathName::Ring {
-        return Ok(Box::new(open_ring(options, data, gpu)?));
+pub fn open(
+    options: &PathOptions,
+    data: &Data,
+    gpu: &Arc<dyn Gpu>,
+    drive: Option<&Rc<SoftwareDrive>>,
+) -> Result<Box<dyn Runner>> {
+    match options.path {
+        PathName::Bam => return Ok(Box::new(open_lanes(options, data, gpu, drive, Polling::Gpu)?)),
+        PathName::Copilot => {
+            return Ok(Box::new(open_lanes(options, data, gpu, drive, Polling::Cpu)?));
+        }
+        PathName::Ring => return Ok(Box::new(open_ring(options, data, gpu, drive)?)),
+        PathName::Posix | PathName::Uring | PathName::Nvme => {}
     }
-    let source = options.open_source(data)?;
+    let source = options.open_source(data, drive)?;
     let ladder = if options.faults_at == FaultsAt::Drive { LADDER } else { 1 };
     let runner = QueueRunner::open(QueueRunnerOptions {
         storage: Arc::clone(&source.storage),
@@ -125,6 +153,45 @@ pub fn open(options: &PathOptions, data: &Data, gpu: &Arc<dyn Gpu>) -> Result<Bo
     Ok(Box::new(Counted { runner, source }))
 }
 
+/// Opens path `bam` or `copilot`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_lanes(
+    options: &PathOptions,
+    data: &Data,
+    gpu: &Arc<dyn Gpu>,
+    drive: Option<&Rc<SoftwareDrive>>,
+    polling: Polling,
+) -> Result<Counted<LaneRunner>> {
+    let source = options.open_source(data, drive)?;
+    let drive = source.software().context("queue pairs of lanes need a software drive")?;
+    let kernel = match options.path {
+        PathName::Bam => kernels::BENCH_BAM,
+        _ => kernels::BENCH_COPILOT,
+    };
+    let runner = LaneRunner::open(LaneRunnerOptions {
+        drive,
+        gpu: Arc::clone(gpu),
+        kernel,
+        polling,
+        sq: options.queue_memory.0,
+        cq: options.queue_memory.1,
+        second_read: options.second_read && options.path == PathName::Bam,
+        queues: options.queues,
+        depth: options.depth,
+        sms: options.sms,
+        warps: options.warps,
+        batch: options.batch,
+        io_bytes: options.io_bytes,
+        destination_bytes: options.destination_bytes,
+        limit: options.limit,
+        agents: options.side_cores,
+        limits: options.limits.clone(),
+    })?;
+    Ok(Counted { runner, source })
+}
+
 /// Opens path `ring`.
 ///
 /// # Errors
@@ -133,8 +200,9 @@ pub fn open_ring(
     options: &PathOptions,
     data: &Data,
     gpu: &Arc<dyn Gpu>,
+    drive: Option<&Rc<SoftwareDrive>>,
 ) -> Result<Counted<RingRunner>> {
-    let source = options.open_source(data)?;
+    let source = options.open_source(data, drive)?;
     let runner = RingRunner::open(RingRunnerOptions {
         storage: Arc::clone(&source.storage),
         gpu: Arc::clone(gpu),
@@ -143,6 +211,7 @@ pub fn open_ring(
         op: options.op,
         rings: options.queues,
         depth: options.depth,
+        storage_depth: options.storage_depth,
         sms: options.sms,
         warps: options.warps,
         batch: options.batch,
@@ -169,6 +238,11 @@ impl<R> Counted<R> {
     pub fn runner(&self) -> &R {
         &self.runner
     }
+
+    /// The path itself, to change it.
+    pub fn runner_mut(&mut self) -> &mut R {
+        &mut self.runner
+    }
 }
 
 impl<R: Runner> Runner for Counted<R> {
@@ -176,7 +250,11 @@ impl<R: Runner> Runner for Counted<R> {
         self.runner.run(round)
     }
     fn bill(&self) -> Bill {
-        Bill { faults_injected: self.source.faults_injected(), ..self.runner.bill() }
+        Bill {
+            faults_injected: self.source.faults_injected(),
+            commands_at_controller: self.source.commands_at_controller(),
+            ..self.runner.bill()
+        }
     }
     fn describe(&self) -> Description {
         self.runner.describe()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use abi::bench::{BENCH_CHECK_EDGES, BenchArgs, BenchEdges, BenchIo, BenchResult, BenchTotals};
+use abi::bench::{BENCH_CHECK_EDGES, BenchArgs, BenchTotals};
 use abi::ring::{BufferView, Id, RingView, SourceView};
 use anyhow::{Context, Result, bail, ensure};
 use gpu::{DeviceMemory, Gpu, Kernel, LaunchShape};
@@ -13,13 +13,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::args::{LimitArgs, OpName, RouteName};
 use crate::bench::cpu;
+use crate::bench::kernel_work::{self, KernelWork, LANES, Parts, check_warps};
 use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
-use crate::interrupt;
 
-/// Lanes of a warp.
-const LANES: u32 = 32;
-/// Threads of a block at most.
-const BLOCK_THREADS_MAX: u32 = 1024;
 /// How long the rings may take to count what they did, after the kernel has ended.
 const SETTLE: Duration = Duration::from_millis(500);
 
@@ -39,6 +35,8 @@ pub struct RingRunnerOptions {
     pub rings: u32,
     /// Depth of a ring.
     pub depth: u32,
+    /// Most requests of a ring in flight at the storage.
+    pub storage_depth: u32,
     /// Blocks.
     pub sms: u32,
     /// Warps a block.
@@ -61,30 +59,6 @@ pub struct RingRunnerOptions {
     pub device_cpu_seconds: Box<dyn Fn() -> f64>,
 }
 
-/// Where the parts of the kernel's memory begin.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    views: usize,
-    totals: usize,
-    plan: usize,
-    edges: usize,
-    results: usize,
-    bytes: usize,
-}
-
-impl Layout {
-    fn new(rings: usize, ios: usize) -> Self {
-        let line = |bytes: usize| bytes.next_multiple_of(128);
-        let views = 0;
-        let totals = views + line(rings * size_of::<RingView>());
-        let plan = totals + line(size_of::<BenchTotals>());
-        let edges = plan + line(ios * size_of::<BenchIo>());
-        let results = edges + line(ios * size_of::<BenchEdges>());
-        let bytes = results + line(ios * size_of::<BenchResult>());
-        Self { views, totals, plan, edges, results, bytes }
-    }
-}
-
 /// An engine, its rings and a kernel.
 pub struct RingRunner {
     // Rings go before the engine that serves them.
@@ -92,10 +66,7 @@ pub struct RingRunner {
     engine: Engine,
     options: RingRunnerOptions,
     destination: Destination,
-    /// Ring views, plan, edges, results and totals.
-    work: Destination,
-    work_address: u64,
-    layout: Layout,
+    work: KernelWork,
     source: SourceView,
     buffer: BufferView,
     bill: Bill,
@@ -109,13 +80,7 @@ impl RingRunner {
     /// # Errors
     /// Impossible options, no memory, no threads.
     pub fn open(options: RingRunnerOptions) -> Result<Self> {
-        let threads = options.warps * LANES;
-        ensure!(
-            threads <= BLOCK_THREADS_MAX,
-            "--warps {}: an SM's block has at most {} warps",
-            options.warps,
-            BLOCK_THREADS_MAX / LANES
-        );
+        check_warps(options.warps)?;
         ensure!(
             options.depth.is_power_of_two() && options.depth >= 2,
             "--depth {}: a ring's depth is a power of two from 2 up",
@@ -129,18 +94,14 @@ impl RingRunner {
         let Destination::Device(device) = &destination else { bail!("the ring needs a GPU") };
         let buffer = engine.register_buffer(device.memory.clone(), Rights::READ_WRITE)?.view();
         let ios = options.destination_bytes / options.io_bytes as usize;
-        let layout = Layout::new(options.rings as usize, ios);
-        let work = Destination::device(&options.gpu, layout.bytes)?;
-        let Destination::Device(device) = &work else { bail!("the ring needs a GPU") };
-        let work_address = device.memory.address;
+        let views_bytes = options.rings as usize * size_of::<RingView>();
+        let work = KernelWork::new(&options.gpu, views_bytes, size_of::<BenchTotals>(), ios)?;
         let (read_route, write_route) = routes(options.route);
         let mut runner = Self {
             rings: Vec::new(),
             engine,
             destination,
             work,
-            work_address,
-            layout,
             source,
             buffer,
             bill: Bill::default(),
@@ -162,7 +123,7 @@ impl RingRunner {
             read_route: self.read_route,
             write_route: self.write_route,
             limit: o.limit,
-            storage_depth: records.min(256),
+            storage_depth: records.min(o.storage_depth),
             ..RingConfig::default()
         };
         let mut views = Vec::new();
@@ -177,7 +138,7 @@ impl RingRunner {
             views.push(ring.view());
             self.rings.push(ring);
         }
-        self.work.write(self.layout.views, views.as_bytes())
+        self.work.write_views(views.as_bytes())
     }
 
     /// The part of the destination that a round uses, as a buffer of its own where it is not all.
@@ -197,14 +158,13 @@ impl RingRunner {
         Ok(self.engine.register_buffer(part, Rights::READ_WRITE)?.view())
     }
 
-    fn arguments(&self, round: &Round, buffer: BufferView) -> BenchArgs {
-        let at = |offset: usize| self.work_address + offset as u64;
+    fn arguments(&self, round: &Round, parts: Parts, buffer: BufferView) -> BenchArgs {
         BenchArgs {
-            rings: at(self.layout.views),
-            plan: at(self.layout.plan),
-            edges: if round.edges.is_empty() { 0 } else { at(self.layout.edges) },
-            results: at(self.layout.results),
-            totals: at(self.layout.totals),
+            rings: parts.views,
+            plan: parts.plan,
+            edges: parts.edges,
+            results: parts.results,
+            totals: parts.totals,
             ios: round.plan.len() as u64,
             source: self.source,
             buffer,
@@ -218,31 +178,15 @@ impl RingRunner {
     }
 
     /// Launches the kernel and waits for its end; the seconds that it took.
-    fn launch(&mut self, round: &Round) -> Result<f64> {
-        let shape = LaunchShape {
-            blocks: self.options.sms,
-            threads_per_block: self.options.warps * LANES,
-            shared_bytes: 0,
-        };
+    fn launch(&mut self, round: &Round, parts: Parts) -> Result<f64> {
+        let o = &self.options;
+        let shape =
+            LaunchShape { blocks: o.sms, threads_per_block: o.warps * LANES, shared_bytes: 0 };
         let buffer = self.buffer_of(round)?;
-        let arguments = self.arguments(round, buffer);
-        // Each I/O ends by its own limit; lanes do so many one after the other at worst.
-        let turns = round.plan.len() / self.in_flight_max().max(1) + 2;
-        let turns = u32::try_from(turns).unwrap_or(u32::MAX);
-        let limit = self.options.limit.saturating_mul(turns) + Duration::from_secs(30);
-        let start = Instant::now();
-        let mut launch =
-            self.options.gpu.launch(&self.options.kernel, shape, arguments.as_bytes())?;
-        let ended = launch.wait(limit);
-        let seconds = start.elapsed().as_secs_f64();
-        self.bill.cpu_gpu_s += launch.simulation_cpu_seconds();
-        match ended {
-            Some(result) => result?,
-            None => {
-                launch.abort();
-                bail!("the benchmark kernel did not end within {limit:?}");
-            }
-        }
+        let arguments = self.arguments(round, parts, buffer);
+        let limit = kernel_work::bound(o.limit, round.plan.len(), self.in_flight_max());
+        let bytes = arguments.as_bytes();
+        let seconds = kernel_work::launch(&o.gpu, &o.kernel, shape, bytes, limit, &mut self.bill)?;
         if buffer.id != self.buffer.id {
             // The kernel has ended: nothing names it any more.
             let _retirement = self.engine.deregister_buffer(Id::from_bits(buffer.id))?;
@@ -288,12 +232,8 @@ fn start_engine(options: &RingRunnerOptions) -> Result<Engine> {
     if let Some(cpu) = options.limits.pin {
         builder = builder.pin_from(cpu);
     }
-    // Others may watch the run there; where no page can be made, it counts all the same.
-    if let Ok(page) = stats::Page::create() {
-        if let Some(path) = page.path() {
-            interrupt::note_made(path);
-        }
-        builder = builder.stats(Arc::new(page));
+    if let Some(page) = kernel_work::statistics_page() {
+        builder = builder.stats(page);
     }
     Ok(builder.start()?)
 }
@@ -311,26 +251,19 @@ fn routes(route: RouteName) -> (ReadRoute, WriteRoute) {
 impl Runner for RingRunner {
     fn run(&mut self, round: &Arc<Round>) -> Result<RoundOutcome> {
         let ios = round.plan.len();
-        self.work.write(self.layout.plan, round.plan.as_bytes())?;
-        self.work.write(self.layout.edges, round.edges.as_bytes())?;
-        let unset =
-            BenchResult { latency_ns: 0, status: abi::status::NOT_SUBMITTED, flags: 0, detail: 0 };
-        self.work.write(self.layout.results, vec![unset; ios].as_bytes())?;
         let none = BenchTotals { next: 0, completions_polled: 0, doorbells: 0, request_bytes: 0 };
-        self.work.write(self.layout.totals, none.as_bytes())?;
+        let parts = self.work.prepare(round, none.as_bytes())?;
         let before = self.ring_counters();
         let engine_before = self.engine.cpu_seconds();
         let device_before = (self.options.device_cpu_seconds)();
         let launcher_before = cpu::thread_seconds();
-        let seconds = self.launch(round)?;
+        let seconds = self.launch(round, parts)?;
         let launcher = cpu::thread_seconds() - launcher_before;
         self.settle(before.completions + ios as u64);
         self.bill.cpu_path_s += self.engine.cpu_seconds() - engine_before + launcher;
         self.bill.cpu_device_s += (self.options.device_cpu_seconds)() - device_before;
-        let mut results = vec![unset; ios];
-        self.work.read(self.layout.results, results.as_mut_bytes())?;
         let mut totals = [0; size_of::<BenchTotals>()];
-        self.work.read(self.layout.totals, &mut totals)?;
+        let results = self.work.collect(ios, &mut totals)?;
         let totals = BenchTotals::read_from_bytes(&totals).ok().context("totals of their size")?;
         self.bill.completions_polled_gpu += totals.completions_polled;
         self.bill.doorbells_gpu += totals.doorbells;
@@ -378,6 +311,8 @@ impl Runner for RingRunner {
             side_cores: self.engine.side_cores(),
             sms: o.sms,
             lanes: self.lanes(),
+            warps: o.warps,
+            ..Description::default()
         }
     }
 

@@ -83,6 +83,10 @@ pub struct Bill {
     pub in_flight_ns: u64,
     /// Faults injected.
     pub faults_injected: u64,
+    /// Second reads, as fences: beside the I/Os.
+    pub fence_ios: u64,
+    /// I/O commands that the software controller fetched, whatever they were for.
+    pub commands_at_controller: u64,
 }
 
 impl Bill {
@@ -113,6 +117,12 @@ pub struct Description {
     pub sms: u32,
     /// Lanes.
     pub lanes: u32,
+    /// Warps a block.
+    pub warps: u32,
+    /// Where submission queues of lanes lie; empty where lanes have none.
+    pub sq: &'static str,
+    /// Where completion queues of lanes lie; empty where lanes have none.
+    pub cq: &'static str,
 }
 
 /// A path that is open and can do rounds.

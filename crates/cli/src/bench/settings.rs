@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 use ctrl::TimingModel;
 use storage::faults::FaultScript;
 
-use crate::args::{BenchArgs, Drive, FaultsAt, Memory, OpName, PathName, RouteName, Verify};
+use crate::args::{
+    BenchArgs, Drive, FaultsAt, Memory, OpName, PathName, QueueMemory, RouteName, Verify,
+};
 use crate::bench::data::{self, GRANULE_BYTES};
 use crate::bench::faults;
 use crate::bench::paths::PathOptions;
@@ -25,6 +27,8 @@ const WARPS: u32 = 8;
 const RING_STAGING_BYTES: u64 = 128 << 20;
 /// Bytes in flight of a queue whose depth nobody asked for.
 const IN_FLIGHT_BYTES: u32 = 64 << 20;
+/// Most requests of a ring in flight at the storage.
+const STORAGE_DEPTH: u32 = 256;
 /// Bytes of destination at most.
 const DESTINATION_BYTES_MAX: u64 = 64 << 20;
 /// Largest I/O.
@@ -137,6 +141,9 @@ impl Settings {
             sms: point.sms,
             warps: point.warps,
             batch: args.batch,
+            storage_depth: STORAGE_DEPTH,
+            queue_memory: queue_memory(point.path, args.sq, args.cq),
+            second_read: args.second_read,
             io_bytes: point.io_bytes,
             destination_bytes: self.destination_bytes(point),
             limit: self.limit,
@@ -159,7 +166,7 @@ impl Settings {
         let io = u64::from(point.io_bytes);
         let in_flight = u64::from(point.queues) * u64::from(point.depth);
         let room = match (self.args.verify, point.path) {
-            (Verify::None, path) if path != PathName::Ring => in_flight * io,
+            (Verify::None, path) if !path.has_lanes() => in_flight * io,
             _ => DESTINATION_BYTES_MAX.max(io * 4),
         };
         usize::try_from(room / io * io).expect("a destination fits into memory")
@@ -177,6 +184,9 @@ pub fn paths(args: &BenchArgs) -> Vec<PathName> {
     PathName::ALL
         .into_iter()
         .filter(|path| match path {
+            PathName::Bam | PathName::Copilot => {
+                args.memory == Memory::Device && !faulty_storage(args)
+            }
             PathName::Ring => args.memory == Memory::Device,
             PathName::Posix => !has_drive_model(args),
             PathName::Uring => !has_drive_model(args) && uring::missing().is_none(),
@@ -222,10 +232,12 @@ fn check_io_size(io_size: u64) -> Result<u32> {
 fn check_combinations(args: &BenchArgs) -> Result<()> {
     let named = |path| args.path.contains(&path);
     if args.memory == Memory::Host {
-        ensure!(
-            !named(PathName::Ring),
-            "--memory host: path ring answers GPU lanes, whose payload is in GPU memory"
-        );
+        if let Some(path) = args.path.iter().find(|path| path.has_lanes()) {
+            bail!(
+                "--memory host: path {} answers GPU lanes, whose payload is in GPU memory",
+                path.name()
+            );
+        }
         ensure!(
             args.route == RouteName::Auto,
             "--memory host: there is no route to the GPU to choose (--route {})",
@@ -248,7 +260,7 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
     }
     if args.faults_at == FaultsAt::Drive {
         let software = |path: &PathName| match path {
-            PathName::Nvme => true,
+            PathName::Nvme | PathName::Bam | PathName::Copilot => true,
             PathName::Ring => args.drive == Drive::Software || has_drive_model(args),
             PathName::Posix | PathName::Uring => false,
         };
@@ -256,6 +268,7 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
             bail!("--faults-at drive: path {} has no software drive here", path.name());
         }
     }
+    check_lane_queues(args)?;
     if args.file.is_some() && args.op != OpName::Read && !args.overwrite {
         bail!(
             "--op {} would write to {}; add --overwrite to allow it",
@@ -267,6 +280,48 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
         bail!("--dir says where to make a data file, but --file gives one");
     }
     paths(args).into_iter().try_for_each(|path| check_route(args.route, path, args.op))
+}
+
+/// Whether faults strike in front of the storage, where commands of lanes do not come by.
+fn faulty_storage(args: &BenchArgs) -> bool {
+    args.faults.is_some() && args.faults_at == FaultsAt::Storage
+}
+
+fn check_lane_queues(args: &BenchArgs) -> Result<()> {
+    let paths = paths(args);
+    let lane_queues = paths.iter().find(|path| path.has_lane_queues());
+    if let (Some(path), true) = (lane_queues, faulty_storage(args)) {
+        bail!(
+            "--faults in front of the storage do not strike path {}, whose commands go straight to \
+             the drive; add --faults-at drive",
+            path.name()
+        );
+    }
+    for (given, option) in [(args.sq.is_some(), "--sq"), (args.cq.is_some(), "--cq")] {
+        ensure!(
+            !given || lane_queues.is_some(),
+            "{option} places the queues of bam and copilot; neither runs here"
+        );
+    }
+    ensure!(
+        !args.second_read || paths.contains(&PathName::Bam),
+        "--second-read is of path bam, which does not run here"
+    );
+    Ok(())
+}
+
+/// Where the submission and completion queues of lanes lie: as asked, else as the system's paper
+/// has it.
+pub fn queue_memory(
+    path: PathName,
+    sq: Option<QueueMemory>,
+    cq: Option<QueueMemory>,
+) -> (QueueMemory, QueueMemory) {
+    let published = match path {
+        PathName::Copilot => QueueMemory::Host,
+        _ => QueueMemory::Device,
+    };
+    (sq.unwrap_or(QueueMemory::Device), cq.unwrap_or(published))
 }
 
 /// Asks the table of paths whether a path has a route for what is asked.
@@ -311,6 +366,7 @@ fn points_of(args: &BenchArgs, path: PathName, io_bytes: u32) -> Vec<Point> {
         PathName::Posix => (32, 1),
         PathName::Uring => (1, in_flight.min(32)),
         PathName::Nvme => (1, in_flight.min(64)),
+        PathName::Bam | PathName::Copilot => (4, 1024),
         PathName::Ring => (1, 1024),
     };
     let queues = args.queues.unwrap_or(queues);
@@ -322,14 +378,15 @@ fn points_of(args: &BenchArgs, path: PathName, io_bytes: u32) -> Vec<Point> {
     };
     let sms = match (args.sms.as_slice(), path) {
         (_, PathName::Posix | PathName::Uring | PathName::Nvme) => vec![0],
-        ([], PathName::Ring) => vec![0],
-        (given, PathName::Ring) => given.to_vec(),
+        ([], PathName::Bam | PathName::Copilot | PathName::Ring) => vec![0],
+        (given, PathName::Bam | PathName::Copilot | PathName::Ring) => given.to_vec(),
     };
     let mut points = Vec::new();
     for &depth in &depths {
         for &sms in &sms {
             let (sms, warps) = match path {
                 PathName::Ring => lanes_shape(args, io_bytes, queues, sms),
+                PathName::Bam | PathName::Copilot => lanes_shape(args, io_bytes, 1, sms),
                 PathName::Posix | PathName::Uring | PathName::Nvme => (0, 0),
             };
             points.push(Point { path, io_bytes, queues, depth, sms, warps });

@@ -5,16 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use ctrl::{Controller, NamespaceOptions, Options, Server, ServerOptions, TimingModel};
-use driver::RegionDevice;
-use mem::AddressMap;
+use anyhow::Result;
+use ctrl::TimingModel;
 use storage::faults::{FaultScript, Injector};
-use storage::{Direct, Faulty, FileOptions, FileStorage, NvmeOptions, NvmeStorage, Storage};
+use storage::{Direct, Faulty, FileOptions, FileStorage, Storage};
 
 use crate::args::{Cache, FaultsAt};
 use crate::bench::data::Data;
-use crate::bench::padded::Padded;
+use crate::bench::drive::{DriveOptions, SoftwareDrive};
 use crate::bench::posix::PosixStorage;
 use crate::bench::uring::UringStorage;
 
@@ -22,8 +20,6 @@ use crate::bench::uring::UringStorage;
 const SQE_BYTES: u64 = 64;
 /// Bytes of an NVMe command. Source: NVMe Base Specification 2.0c, 3.3.3.1.
 const COMMAND_BYTES: u64 = 64;
-/// Bytes of a logical block of the software drive.
-pub const BLOCK_BYTES: u32 = 512;
 
 /// Which source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +49,8 @@ pub struct SourceOptions {
     pub timing: TimingModel,
     /// A command without an answer ends after this.
     pub limit: Duration,
+    /// Queue pairs that a software drive needs for it.
+    pub queues: u32,
 }
 
 /// A source that is open.
@@ -65,16 +63,21 @@ pub struct Source {
     pub request_bytes: u64,
     /// Decides what goes wrong, and counts it.
     injector: Option<Arc<Injector>>,
-    /// Serves the software drive.
-    server: Option<Rc<Server>>,
+    /// The software drive.
+    software: Option<Rc<SoftwareDrive>>,
 }
 
 impl Source {
-    /// Opens it.
+    /// Opens it; a software drive is the given one, or one of its own.
     ///
     /// # Errors
     /// The system's own, with the file's name; a drive that does not start.
-    pub fn open(kind: SourceKind, options: &SourceOptions, data: &Data) -> Result<Self> {
+    pub fn open(
+        kind: SourceKind,
+        options: &SourceOptions,
+        data: &Data,
+        drive: Option<&Rc<SoftwareDrive>>,
+    ) -> Result<Self> {
         let file = if data.is_made() { "file made for the run" } else { "file given" };
         let (path, bytes, writes) = (data.path(), data.bytes(), options.writes);
         let direct = is_direct(options.cache, data);
@@ -88,7 +91,7 @@ impl Source {
                 let storage = PosixStorage::open(path, bytes, writes, direct)?;
                 Self::plain(Arc::new(storage), file, 0)
             }
-            SourceKind::Software => Self::software(options, data, file)?,
+            SourceKind::Software => Self::over_software(options, data, drive)?,
             SourceKind::Uring => {
                 let storage = UringStorage::open(path, bytes, writes, direct)?;
                 Self::plain(Arc::new(storage), file, SQE_BYTES)
@@ -101,7 +104,7 @@ impl Source {
     }
 
     fn plain(storage: Arc<dyn Storage>, drive: &str, request_bytes: u64) -> Self {
-        Self { storage, drive: drive.to_owned(), request_bytes, injector: None, server: None }
+        Self { storage, drive: drive.to_owned(), request_bytes, injector: None, software: None }
     }
 
     /// Puts a fault script in front of the storage.
@@ -114,35 +117,21 @@ impl Source {
         self.drive.push_str(", misbehaving by script");
     }
 
-    fn software(options: &SourceOptions, data: &Data, file: &str) -> Result<Self> {
-        let below = FileStorage::open(data.path(), &file_options(options))?;
-        let below: Arc<dyn Storage> = Arc::new(Padded::new(Arc::new(below), BLOCK_BYTES));
-        let injector = options
-            .faults
-            .as_ref()
-            .filter(|_| options.faults_at == FaultsAt::Drive)
-            .map(|script| Arc::new(Injector::new(script, BLOCK_BYTES)));
-        let namespace =
-            NamespaceOptions { storage: below, block_bytes: BLOCK_BYTES, faults: injector.clone() };
-        let settings = Options { timing: options.timing.clone(), ..Options::new(vec![namespace]) };
-        let map = Arc::new(AddressMap::new());
-        let controller = Controller::new(settings, Arc::clone(&map))?;
-        let bar = controller.bar();
-        let server = Rc::new(Server::start(vec![controller], ServerOptions::default())?);
-        let device = Arc::new(RegionDevice::new(bar, map));
-        let how = NvmeOptions { command_limit: options.limit, ..NvmeOptions::default() };
-        let nvme = NvmeStorage::wait_open(device, &how).context("starting the software drive")?;
-        let model = if options.timing.is_unlimited() {
-            "no timing model".to_owned()
-        } else {
-            options.timing.to_string()
+    fn over_software(
+        options: &SourceOptions,
+        data: &Data,
+        drive: Option<&Rc<SoftwareDrive>>,
+    ) -> Result<Self> {
+        let drive = match drive {
+            Some(drive) => Rc::clone(drive),
+            None => SoftwareDrive::open(&options.drive(options.queues), data)?,
         };
         Ok(Self {
-            storage: Arc::new(nvme),
-            drive: format!("software NVMe controller ({model}) over {file}"),
+            storage: Arc::new(drive.storage()?),
+            drive: drive.name().to_owned(),
             request_bytes: COMMAND_BYTES,
-            injector,
-            server: Some(server),
+            injector: drive.injector().cloned(),
+            software: Some(drive),
         })
     }
 
@@ -153,9 +142,32 @@ impl Source {
 
     /// Tells the CPU seconds of the emulated drive so far.
     pub fn device_cpu(&self) -> Box<dyn Fn() -> f64> {
-        match self.server.clone() {
-            Some(server) => Box::new(move || server.cpu_seconds()),
+        match self.software.clone() {
+            Some(drive) => Box::new(move || drive.cpu_seconds()),
             None => Box::new(|| 0.0),
+        }
+    }
+
+    /// The software drive, where it is one.
+    pub fn software(&self) -> Option<Rc<SoftwareDrive>> {
+        self.software.clone()
+    }
+
+    /// I/O commands that the software drive has fetched; 0 where there is none.
+    pub fn commands_at_controller(&self) -> u64 {
+        self.software.as_ref().map_or(0, |drive| drive.io_commands())
+    }
+}
+
+impl SourceOptions {
+    /// How a software drive with so many queue pairs to lend is made for such a source.
+    pub fn drive(&self, queues: u32) -> DriveOptions {
+        DriveOptions {
+            file: file_options(self),
+            timing: self.timing.clone(),
+            faults: self.faults.clone().filter(|_| self.faults_at == FaultsAt::Drive),
+            limit: self.limit,
+            queues,
         }
     }
 }

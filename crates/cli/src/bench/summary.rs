@@ -177,6 +177,10 @@ impl Summary {
             depth: what.depth,
             batch: if what.lanes > 0 { args.batch } else { 0 },
             cache_bytes: machine::last_level_cache_bytes().unwrap_or(0),
+            warps: what.warps,
+            sq: what.sq.to_owned(),
+            cq: what.cq.to_owned(),
+            simulated: what.gpu.starts_with("simulated") || what.drive.starts_with("software"),
             seed: args.seed,
             explain: what.explain.clone(),
             ..Row::default()

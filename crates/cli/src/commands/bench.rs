@@ -10,7 +10,7 @@ use crate::bench::data::Data;
 use crate::bench::measure::{Measurement, cpu_since};
 use crate::bench::settings::{Settings, has_drive_model};
 use crate::bench::{cpu, machine, paths, uring};
-use crate::commands::NOT_CLEAN;
+use crate::commands::verdict;
 use crate::printer::{Progress, print};
 use crate::report::{Context, ReportFile, Row, default_files, details, html, table};
 use crate::{interrupt, units};
@@ -42,7 +42,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         }
         let before = cpu::process_seconds();
         let measurement = Measurement::new(&settings, point, &mut data)?;
-        let mut runner = paths::open(&settings.path_options(point), measurement.data(), &gpu)
+        let mut runner = paths::open(&settings.path_options(point), measurement.data(), &gpu, None)
             .with_context(|| format!("path {}", point.path.name()))?;
         let done = index as u64 * u64::from(settings.args.repeats);
         let mut row = measurement
@@ -117,27 +117,11 @@ fn finish(
     if !names.is_empty() && !settings.args.json {
         print(&format!("written: {}", names.join(", ")))?;
     }
-    Ok(verdict(rows, settings.args.faults.is_some()))
-}
-
-/// Says what was not right, and chooses the exit code.
-fn verdict(rows: &[Row], faults: bool) -> ExitCode {
-    let mut clean = true;
-    for row in rows.iter().filter(|row| !row.is_clean()) {
-        clean = false;
-        eprintln!(
-            "{} with {} an I/O: {} of {} I/Os not verified, {} errors",
-            row.path,
-            units::bytes(row.io_bytes),
-            units::thousands(row.ios_unverified),
-            units::thousands(row.ios),
-            units::thousands(row.errors)
-        );
-    }
+    let faults = settings.args.faults.is_some();
     for row in rows.iter().filter(|row| faults && row.faults_injected == 0) {
         eprintln!("{}: no fault struck; see --faults, --op and --ios", row.path);
     }
-    if clean { ExitCode::SUCCESS } else { ExitCode::from(NOT_CLEAN) }
+    Ok(verdict(rows))
 }
 
 fn context(settings: &Settings, data: &Data, rows: &[Row], started: Instant) -> Context {

@@ -15,6 +15,7 @@ use crate::args::{Cache, Drive, FaultsAt, IdleArgs, Memory, OpName, PathName, Ro
 use crate::bench::data::Data;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
+use crate::bench::settings::queue_memory;
 use crate::commands::NOT_CLEAN;
 use crate::printer::print;
 use crate::{interrupt, units};
@@ -49,7 +50,7 @@ pub fn run(args: &IdleArgs) -> Result<ExitCode> {
     ensure!(!args.duration.is_zero(), "--duration must be longer than nothing");
     let gpu = paths::open_gpu();
     let data = Data::make(&std::env::temp_dir(), DATA_BYTES)?;
-    let mut runner = paths::open_ring(&options(args), &data, &gpu)?;
+    let mut runner = paths::open_ring(&options(args), &data, &gpu, None)?;
     let what = runner.describe();
     // Once through, so that queues are open and code is warm; then the ladder may step down.
     request(&mut runner, 0)?;
@@ -108,6 +109,9 @@ fn options(args: &IdleArgs) -> PathOptions {
         sms: 1,
         warps: 1,
         batch: 1,
+        storage_depth: 256,
+        queue_memory: queue_memory(PathName::Ring, None, None),
+        second_read: false,
         io_bytes: IO_BYTES,
         destination_bytes: IO_BYTES as usize,
         limit: Duration::from_secs(1),

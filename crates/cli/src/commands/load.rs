@@ -16,7 +16,7 @@ use crate::bench::data::Data;
 use crate::bench::faults;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
-use crate::bench::settings::check_route;
+use crate::bench::settings::{check_route, queue_memory};
 use crate::commands::NOT_CLEAN;
 use crate::printer::{Progress, print};
 use crate::{interrupt, units};
@@ -64,7 +64,7 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode> {
     let faults = args.faults.as_deref().map(|text| faults::parse(text, ios)).transpose()?;
     let gpu = paths::open_gpu();
     let options = options(args, faults, &data)?;
-    let mut runner = paths::open(&options, &data, &gpu)
+    let mut runner = paths::open(&options, &data, &gpu, None)
         .with_context(|| format!("loading {} by path {}", args.file.display(), args.path.name()))?;
     let loaded = load(args, &data, options.block_bytes(), runner.as_mut())?;
     if interrupt::asked() {
@@ -93,7 +93,9 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
     let (queues, depth) = match args.path {
         PathName::Posix => (args.depth, 1),
         // Twice the lanes, rounded up to what a ring's depth can be.
-        PathName::Ring => (1, (args.depth.div_ceil(32) * 64).next_power_of_two()),
+        PathName::Bam | PathName::Copilot | PathName::Ring => {
+            (1, (args.depth.div_ceil(32) * 64).next_power_of_two())
+        }
         PathName::Nvme | PathName::Uring => (1, args.depth),
     };
     Ok(PathOptions {
@@ -110,13 +112,17 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
         sms: args.depth.div_ceil(32 * 8),
         warps: args.depth.div_ceil(32).min(8),
         batch: 1,
+        storage_depth: 256,
+        queue_memory: queue_memory(args.path, None, None),
+        second_read: false,
         io_bytes,
         destination_bytes: usize::try_from(room).context("the file is larger than memory")?,
         limit: std::time::Duration::from_millis(u64::from(args.limit_ms)),
         side_cores: args.side_cores,
         limits: args.limits.clone(),
         faults,
-        faults_at: FaultsAt::Storage,
+        // Commands of lanes go past whatever is in front of the storage.
+        faults_at: if args.path.has_lane_queues() { FaultsAt::Drive } else { FaultsAt::Storage },
     })
 }
 

@@ -1,15 +1,18 @@
 //! What a run says: rows, and the table, CSV and HTML made of them.
 
+mod bars;
 mod csv;
 mod html;
 mod output;
 mod page;
 mod row;
 mod svg;
+mod sweep;
 mod table;
 
 pub use csv::csv;
 pub use html::{Context, html};
 pub use output::{ReportFile, default_files};
 pub use row::Row;
-pub use table::{details, table};
+pub use sweep::{SIMULATED, artifact_csv, artifact_name, artifact_plot, comparison};
+pub use table::{details, lines, table};

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// A row as JSON and CSV have it. The first nineteen fields are stable; later ones may be added.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
-    /// `posix`, `uring`, `nvme` or `ring`.
+    /// `posix`, `uring`, `nvme`, `bam`, `copilot` or `ring`.
     pub path: String,
     /// How the payload reached its destination.
     pub route: String,
@@ -134,6 +134,20 @@ pub struct Row {
     pub cached_after: f64,
     /// Faults injected.
     pub faults_injected: u64,
+    /// Second reads, as fences: not among the I/Os.
+    pub fence_ios: u64,
+    /// I/O commands that the software controller fetched; 0 where there is none.
+    pub commands_at_controller: u64,
+    /// Warps a block; 0 where the CPU asked.
+    pub warps: u32,
+    /// Where the submission queues of lanes lie: `device`, `host`, or nothing.
+    pub sq: String,
+    /// Where the completion queues of lanes lie: `device`, `host`, or nothing.
+    pub cq: String,
+    /// `matched` or `published` in a sweep, else nothing.
+    pub setting: String,
+    /// Whether GPU or drive is simulated: the rates are then the simulator's.
+    pub simulated: bool,
     /// Seed of the run.
     pub seed: u64,
     /// How the storage was read and written, in words.

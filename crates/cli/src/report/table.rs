@@ -104,7 +104,18 @@ fn cached(row: &Row) -> String {
     }
 }
 
-fn start(names: &[&str]) -> Table {
+/// A plain table: a header, and lines of cells; all but the first column to the right.
+pub fn lines(names: &[&str], rows: &[Vec<String>]) -> String {
+    let mut table = start(names);
+    for row in rows {
+        let cells = row.iter().enumerate();
+        table
+            .add_row(cells.map(|(n, cell)| if n == 0 { text(cell) } else { number(cell.clone()) }));
+    }
+    table.to_string()
+}
+
+pub(super) fn start(names: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
     table.set_content_arrangement(ContentArrangement::Disabled);
@@ -112,10 +123,10 @@ fn start(names: &[&str]) -> Table {
     table
 }
 
-fn text(value: &str) -> Cell {
+pub(super) fn text(value: &str) -> Cell {
     Cell::new(value)
 }
 
-fn number(value: String) -> Cell {
+pub(super) fn number(value: String) -> Cell {
     Cell::new(value).set_alignment(CellAlignment::Right)
 }

@@ -34,7 +34,7 @@ const FIELDS: &[&str] = &[
     "lanes",
 ];
 /// Paths that the default run has.
-const PATHS: [&str; 4] = ["posix", "uring", "nvme", "ring"];
+const PATHS: [&str; 6] = ["posix", "uring", "nvme", "bam", "copilot", "ring"];
 /// How far the rows' CPU seconds may be from the whole's.
 const CPU_SHARE_MAX: f64 = 0.05;
 
