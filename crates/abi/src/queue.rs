@@ -53,7 +53,8 @@
 //! *Co-polling.* `owner` says who may drain ([`OwnerWord`]). The host gives the CQ away by storing
 //! GPU with its head, after its pass and the doorbell. To have it back it stores the same word with
 //! RECALL for GPU; the next lane that holds `head_lock` stores CPU with its head in `report`. Where
-//! no lane is there to do so, the host may take it once it reads `head_lock` = 0 after a full fence behind RECALL: a lane drains only
+//! no lane is there to do so, the host may take it once it reads `head_lock` = 0 after a full fence
+//! behind RECALL: a lane drains only
 //! after it has taken the lock and then read GPU. Then `cq_head` and `sq_head` are the last word, or,
 //! where `adopted` is not the word that was stored, the host's own positions.
 

@@ -9,7 +9,8 @@
 //! Where a queue has ended nothing of its own accord since a request began whose limit passed, not
 //! that one alone hangs: it is quiesced as well.
 //!
-//! Requests that a quiesced queue gives back though nobody asked for their end are started again. Storage writes staging only, never a buffer: payload is delivered here, after the claim.
+//! Requests that a quiesced queue gives back though nobody asked for their end are started again.
+//! Storage writes staging only, never a buffer: payload is delivered here, after the claim.
 
 use abi::ring::{OP_READ, OP_WRITE};
 use abi::status;
