@@ -1,0 +1,163 @@
+//! What must be true after a run: of every I/O, every byte, every counter.
+
+use abi::ring::{OP_READ, OP_WRITE};
+use abi::status;
+use mem::Region;
+use sidecore::gpu_queues::Polling;
+use sidecore_testkit::pattern;
+use storage::faults::FaultKind;
+
+use crate::case::{Case, LANES, Trouble};
+use crate::plan::{Io, MANNER_ABANDON, Seen};
+use crate::world::{POISON, Run, WRITTEN, World};
+
+/// The drive's "abort requested" and "aborted due to SQ deletion".
+const ABORTED: u16 = 0x07;
+const DELETED: u16 = 0x08;
+
+/// How an I/O stands after the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// It was never asked for.
+    Never,
+    /// Its lane left while it was in flight, or without asking how it stands.
+    Left,
+    /// Its lane saw this status.
+    Saw(u16),
+}
+
+/// Follows each lane through the kernel.
+fn fates(case: &Case, plan: &[Io], seen: &[Seen]) -> Vec<Fate> {
+    let mut fates = vec![Fate::Never; plan.len()];
+    let (a_lane, batch) = (plan.len() / LANES as usize, case.batch as usize);
+    for start in (0..plan.len()).step_by(a_lane) {
+        'lane: for first in (start..start + a_lane).step_by(batch) {
+            fates[first..first + batch].fill(Fate::Left);
+            for at in first..first + batch {
+                if seen[at].status != status::PENDING {
+                    fates[at] = Fate::Saw(seen[at].status);
+                    assert_eq!(seen[at].ends, 1, "I/O {at} ended {} times", seen[at].ends);
+                }
+                if plan[at].manner == MANNER_ABANDON {
+                    break 'lane;
+                }
+                assert_ne!(fates[at], Fate::Left, "I/O {at}: a wait without an end");
+            }
+        }
+    }
+    fates
+}
+
+fn is_right(region: &Region, at: u64, bytes: u32, address: u64, generation: u64) -> bool {
+    let at = usize::try_from(at).expect("small");
+    pattern::check_region(region, at, bytes as usize, address, generation).is_ok()
+}
+
+fn is_poison(region: &Region, at: u64, bytes: u32) -> bool {
+    let mut found = vec![0; bytes as usize];
+    region.read_bytes(usize::try_from(at).expect("small"), &mut found);
+    found.chunks(8).all(|word| word == POISON.to_ne_bytes())
+}
+
+fn allowed(trouble: Trouble, status: u16) -> bool {
+    let other = match trouble {
+        Trouble::Duplicate | Trouble::Flip | Trouble::Nothing => false,
+        Trouble::Error => status == 0x281,
+        Trouble::Deserters | Trouble::Stuck | Trouble::Late | Trouble::Lost => {
+            matches!(status, status::TIMED_OUT | ABORTED | DELETED)
+        }
+        Trouble::Reset => status == DELETED,
+        Trouble::Torn => status == 0x280,
+    };
+    status == status::SUCCESS || other
+}
+
+/// Judges one run.
+///
+/// # Panics
+/// Where anything is not as it must be.
+pub fn judge(world: &World, plan: &[Io], run: &Run, again: bool) {
+    let case = &world.case;
+    let fates = fates(case, plan, &run.seen);
+    let mut flipped = 0;
+    for (at, io) in plan.iter().enumerate() {
+        let (fate, seen) = (fates[at], &run.seen[at]);
+        let told = |what: &str| format!("{what}: I/O {at} {io:?} {fate:?} {seen:?}");
+        if let Fate::Saw(status) = fate {
+            assert!(allowed(case.trouble, status), "{}", told("status"));
+        }
+        match (fate, u16::try_from(io.opcode).ok()) {
+            (Fate::Never, _) => {
+                assert!(is_poison(&world.window, io.buffer_offset, io.bytes), "{}", told("poison"));
+            }
+            (Fate::Saw(status::SUCCESS), Some(op)) if op == u16::from(OP_READ) => {
+                let right = is_right(&world.window, io.buffer_offset, io.bytes, io.offset, 1);
+                assert!(right || case.trouble == Trouble::Flip, "{}", told("payload"));
+                let early = seen.wrong > 0 && right;
+                assert!(!early, "{}", told("the lane looked before its payload was there"));
+                flipped += u64::from(!right);
+            }
+            (Fate::Saw(status::SUCCESS), Some(op)) if op == u16::from(OP_WRITE) => {
+                let right = is_right(&world.disk, io.offset, io.bytes, io.offset, WRITTEN);
+                assert!(right, "{}", told("the namespace after a write"));
+            }
+            _ => {}
+        }
+        if io.opcode != u32::from(OP_WRITE) && !again {
+            let untouched = is_right(&world.disk, io.offset, io.bytes, io.offset, 1);
+            assert!(untouched, "{}", told("the namespace"));
+        }
+    }
+    if again {
+        let usable = fates.iter().all(|fate| *fate == Fate::Saw(status::SUCCESS));
+        let deserted = case.trouble == Trouble::Deserters;
+        assert!(usable && flipped == 0 || deserted, "the pairs are not usable afterwards");
+    } else {
+        check_counts(world, &fates, run, flipped);
+    }
+}
+
+fn check_counts(world: &World, fates: &[Fate], run: &Run, flipped: u64) {
+    let case = &world.case;
+    let injected = |kind| world.injector.injected(kind);
+    let count = |good: &dyn Fn(u16) -> bool| {
+        fates.iter().filter(|fate| matches!(fate, Fate::Saw(s) if good(*s))).count() as u64
+    };
+    let failed = count(&|s| s != status::SUCCESS);
+    let told = format!("{:?}: {:?}, {:?}, failed {failed}", case.trouble, run.host, run.lanes);
+    match case.trouble {
+        Trouble::Duplicate => {
+            let strays = run.host.strays + run.lanes.strays;
+            assert!(injected(FaultKind::Duplicate) == u64::from(case.count), "{told}");
+            assert!(strays <= u64::from(case.count), "{told}");
+        }
+        Trouble::Error => assert_eq!(failed, injected(FaultKind::Error), "{told}"),
+        Trouble::Flip => assert_eq!(flipped, injected(FaultKind::Flip), "{told}"),
+        Trouble::Late => assert_eq!(failed, injected(FaultKind::Late), "{told}"),
+        Trouble::Lost => {
+            assert_eq!(failed, injected(FaultKind::Lost), "{told}");
+            assert!(run.host.epochs > 0, "{told}");
+        }
+        Trouble::Nothing => assert_eq!((failed, run.host.epochs, run.host.aborts), (0, 0, 0)),
+        Trouble::Reset => assert_eq!(world.driver.resets(), injected(FaultKind::Reset), "{told}"),
+        Trouble::Stuck => {
+            assert!(failed >= injected(FaultKind::Stuck), "{told}");
+            assert!(run.host.epochs >= injected(FaultKind::Stuck), "{told}");
+        }
+        Trouble::Torn => assert_eq!(failed, injected(FaultKind::Torn), "{told}"),
+        Trouble::Deserters => {}
+    }
+    let (by_cpu, by_gpu) = (run.host.completions_polled, run.lanes.drained);
+    match case.options.polling {
+        Polling::Cpu => assert_eq!(by_gpu, 0, "{told}"),
+        // The host drains in the lanes' stead only while they are kept off.
+        Polling::Gpu => assert!(by_cpu == 0 || run.host.epochs > 0, "{told}"),
+        Polling::Adaptive(_) => {
+            assert_eq!(by_cpu + by_gpu, fates.len() as u64, "{told}");
+        }
+    }
+    if case.trouble == Trouble::Nothing {
+        let strays = run.host.strays + run.lanes.strays;
+        assert_eq!(by_cpu + by_gpu - strays, fates.len() as u64, "{told}");
+    }
+}
