@@ -12,6 +12,7 @@ fn main() {
         "kernels/bench_ring.cu",
         "kernels/probe.cu",
         "kernels/queue_probe.cu",
+        "kernels/queue_trial.cu",
         "kernels/trial.cu",
     ];
     kernels::compile("sidecore_kernels", &kernels::include_dir(), &sources);

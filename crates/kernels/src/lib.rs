@@ -55,6 +55,11 @@ kernels! {
     PROBE_READ = sidecore_probe_read;
     /// Writes, flushes, reads back and checks.
     PROBE_WRITE = sidecore_probe_write;
+    /// Does planned I/Os over queue pairs and judges them, by `bam`; its arguments are those of the
+    /// seeded tests of queue pairs.
+    QUEUE_TRIAL_BAM = sidecore_queue_trial_bam;
+    /// The same by `copilot`.
+    QUEUE_TRIAL_COPILOT = sidecore_queue_trial_copilot;
     /// Does planned I/Os in planned manners and judges them; its arguments are those of the engine's
     /// seeded tests.
     TRIAL = sidecore_trial;

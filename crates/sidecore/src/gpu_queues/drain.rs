@@ -70,7 +70,9 @@ pub(super) struct Drain {
     epoch: u32,
     head: u64,
     sq_head: u64,
-    /// By command id: the SQ head of its last completion.
+    /// Where positions began: no completion has this SQ head.
+    origin: u64,
+    /// By command id: the SQ head of its last completion, or the origin.
     last: Box<[u64]>,
     pub counts: QueueCounters,
 }
@@ -87,7 +89,8 @@ impl Drain {
             epoch: 0,
             head: 0,
             sq_head: 0,
-            last: vec![u64::MAX; ids].into_boxed_slice(),
+            origin: 0,
+            last: vec![0; ids].into_boxed_slice(),
             counts: QueueCounters::default(),
             parts,
         }
@@ -96,7 +99,8 @@ impl Drain {
     /// Begins an epoch at `start`, with `owner` draining. The caller opens the state afterwards.
     pub fn open(&mut self, now_ns: u64, start: u64, epoch: u32, owner: Owner) {
         (self.head, self.sq_head, self.epoch) = (start, start, epoch);
-        self.last.fill(u64::MAX);
+        self.origin = start;
+        self.last.fill(start);
         self.frozen = false;
         self.hold = match owner {
             Owner::Cpu => Hold::Cpu,
@@ -289,7 +293,7 @@ impl Drain {
             (self.head, self.sq_head) = (cq_head, sq_head);
         }
         self.flip = self.flip.wrapping_add(1);
-        self.last.fill(u64::MAX);
+        self.last.fill(self.origin);
         self.hold = Hold::Cpu;
         self.meter = Meter::new(now_ns);
         self.store_owner(OWNER_CPU);

@@ -82,7 +82,8 @@ pub fn judge(world: &World, plan: &[Io], run: &Run, again: bool) {
     let mut flipped = 0;
     for (at, io) in plan.iter().enumerate() {
         let (fate, seen) = (fates[at], &run.seen[at]);
-        let told = |what: &str| format!("{what}: I/O {at} {io:?} {fate:?} {seen:?}");
+        let counts = (&run.host, &run.lanes);
+        let told = |what: &str| format!("{what}: I/O {at} {io:?} {fate:?} {seen:?} {counts:?}");
         if let Fate::Saw(status) = fate {
             assert!(allowed(case.trouble, status), "{}", told("status"));
         }
