@@ -200,6 +200,8 @@ pub(crate) struct RingShared {
     /// Entries of tickets before this one are refused: their lanes saw the ring closed.
     pub refuse_below: AtomicU64,
     pub in_flight: AtomicU32,
+    /// Steps that found nothing published and left nothing in flight.
+    pub looks: AtomicU64,
     /// Requests that the supervisor ended; side cores count the others.
     pub lost: AtomicU64,
     pub restarts: AtomicU64,
@@ -262,6 +264,7 @@ impl RingShared {
             wishes: Wishes { mode: AtomicU32::new(STATE_OPEN), quiesce: AtomicBool::new(false) },
             refuse_below: AtomicU64::new(config.start_ticket),
             in_flight: AtomicU32::new(0),
+            looks: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             counters: SharedRingCounters::default(),
@@ -441,18 +444,22 @@ impl Ring {
         self.shared.wishes.quiesce.store(true, Ordering::Release);
     }
 
-    /// Whether nothing is in flight and no quiesce is under way.
+    /// Whether nothing is in flight and no quiesce is under way. What lanes have published and no
+    /// side core has fetched is not in flight: [`Ring::wait_quiet`] waits for that, too.
     pub fn is_quiet(&self) -> bool {
         self.in_flight() == 0 && !self.shared.wishes.quiesce.load(Ordering::Acquire)
     }
 
-    /// Waits until it is quiet. For rings that threads serve.
+    /// Waits until everything is answered that was published before the call (or refused, or left
+    /// alone by a closed ring), and it is quiet. For rings that threads serve.
     ///
     /// # Errors
     /// [`EngineError::TimedOut`].
     pub fn wait_quiet(&self, limit: Duration) -> Result<(), EngineError> {
         let start = Instant::now();
-        while !self.is_quiet() {
+        // The step under way may have looked before the call; the one after it has not.
+        let enough = self.shared.looks.load(Ordering::Acquire).saturating_add(2);
+        while !self.is_quiet() || self.shared.looks.load(Ordering::Acquire) < enough {
             if start.elapsed() >= limit {
                 let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
                 return Err(EngineError::TimedOut { what: "the ring's requests", limit_ms });

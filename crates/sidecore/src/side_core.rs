@@ -244,6 +244,10 @@ impl SideCore {
             progress.fetched += stepped.fetched;
             progress.completed += stepped.completed;
             progress.in_flight += service.active();
+            if stepped.fetched == 0 && service.active() == 0 {
+                // Release: what this step's answers came with is seen by who sees the count.
+                attached.ring.looks.fetch_add(1, Ordering::Release);
+            }
         }
         self.counts.busy_steps += u64::from(progress.is_busy());
         self.shared.seen.store(self.tables.version, Ordering::Release);

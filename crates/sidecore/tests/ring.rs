@@ -226,7 +226,9 @@ fn storage_faults_end_as_errors_in_the_right_hand() {
             }
         }
         assert!(failed > 0 && failed + succeeded == 128, "{script}: {failed} failed");
-        if !script.starts_with("stuck") {
+        if script.starts_with("stuck") {
+            assert!(failed <= 32, "{failed} failed: the queue goes on after the round it stuck in");
+        } else {
             assert_eq!(failed, 4, "{script}");
         }
         world.step(MS);

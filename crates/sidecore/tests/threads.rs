@@ -111,6 +111,21 @@ fn threads_serve_and_a_panicking_side_core_is_replaced() {
 }
 
 #[test]
+fn a_ring_is_not_quiet_before_what_was_published_is_answered() {
+    let mut world = world(builder());
+    for round in 0..100 {
+        // Asleep for up to a millisecond, the side core has not seen what is published now.
+        std::thread::sleep(Duration::from_micros(1500));
+        world.request.source_offset = round % 16 * u64::from(BLOCK);
+        world.submitter.submit(world.request).expect("room");
+        world.ring.wait_quiet(Duration::from_secs(5)).expect("quiet");
+        let end = world.submitter.completion(0).expect("quiet, and not answered");
+        assert_eq!(end.status(), status::SUCCESS);
+        world.check(round % 16);
+    }
+}
+
+#[test]
 fn a_side_core_stuck_inside_its_ring_is_replaced_and_its_records_come_back() {
     let (left, gate) = (Arc::new(AtomicI64::new(20)), Arc::new(AtomicI64::new(0)));
     let open = Arc::clone(&gate);
