@@ -135,18 +135,63 @@ impl RequestEntry {
 
     /// Unpacks; every bit pattern is some request.
     pub const fn unpack(&self) -> Request {
-        let w = &self.w;
         Request {
-            opcode: (w[1] >> 24 & 0xff) as u8,
-            source: Id::from_bits((w[3] >> 24 & 0xff_ffff) as u32),
-            source_offset: w[0] & SOURCE_OFFSET_MAX,
-            buffer: Id::from_bits((w[2] >> 40) as u32),
-            buffer_offset: w[2] & BUFFER_OFFSET_MAX,
-            length: (w[1] & 0xff_ffff) as u32 + 1,
-            record: (w[3] & 0xff_ffff) as u32,
-            record_turn: (w[0] >> 48) as u16,
-            limit_ms: (w[1] >> 32 & 0xffff) as u16,
+            opcode: self.opcode(),
+            source: self.source(),
+            source_offset: self.source_offset(),
+            buffer: self.buffer(),
+            buffer_offset: self.buffer_offset(),
+            length: self.length(),
+            record: self.record(),
+            record_turn: self.record_turn(),
+            limit_ms: self.limit_ms(),
         }
+    }
+
+    /// [`Request::opcode`].
+    #[inline]
+    pub const fn opcode(&self) -> u8 {
+        (self.w[1] >> 24 & 0xff) as u8
+    }
+    /// [`Request::source`].
+    #[inline]
+    pub const fn source(&self) -> Id {
+        Id::from_bits((self.w[3] >> 24 & 0xff_ffff) as u32)
+    }
+    /// [`Request::source_offset`].
+    #[inline]
+    pub const fn source_offset(&self) -> u64 {
+        self.w[0] & SOURCE_OFFSET_MAX
+    }
+    /// [`Request::buffer`].
+    #[inline]
+    pub const fn buffer(&self) -> Id {
+        Id::from_bits((self.w[2] >> 40) as u32)
+    }
+    /// [`Request::buffer_offset`].
+    #[inline]
+    pub const fn buffer_offset(&self) -> u64 {
+        self.w[2] & BUFFER_OFFSET_MAX
+    }
+    /// [`Request::length`].
+    #[inline]
+    pub const fn length(&self) -> u32 {
+        (self.w[1] & 0xff_ffff) as u32 + 1
+    }
+    /// [`Request::record`].
+    #[inline]
+    pub const fn record(&self) -> u32 {
+        (self.w[3] & 0xff_ffff) as u32
+    }
+    /// [`Request::record_turn`].
+    #[inline]
+    pub const fn record_turn(&self) -> u16 {
+        (self.w[0] >> 48) as u16
+    }
+    /// [`Request::limit_ms`].
+    #[inline]
+    pub const fn limit_ms(&self) -> u16 {
+        (self.w[1] >> 32 & 0xffff) as u16
     }
 }
 

@@ -93,3 +93,25 @@ macro_rules! shared {
 
 shared!(SharedU32, AtomicU32, u32, "Four aligned bytes of foreign memory.");
 shared!(SharedU64, AtomicU64, u64, "Eight aligned bytes of foreign memory.");
+
+/// Aligned words of foreign memory that lie side by side.
+#[derive(Clone, Copy)]
+pub struct SharedWords<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> SharedWords<'a> {
+    #[inline]
+    pub(crate) fn new(words: &'a [AtomicU64]) -> Self {
+        Self { words }
+    }
+
+    /// The word at a position.
+    ///
+    /// # Panics
+    /// Where there are not so many.
+    #[inline]
+    pub fn at(self, index: usize) -> SharedU64<'a> {
+        SharedU64::new(&self.words[index])
+    }
+}

@@ -18,6 +18,6 @@ pub mod model;
 mod region;
 
 pub use address_map::{AddressMap, RegionId, Snapshot};
-pub use cell::{SharedU32, SharedU64};
+pub use cell::{SharedU32, SharedU64, SharedWords};
 pub use fence::{fence_acquire, fence_full, fence_payload};
 pub use region::{MemError, MemoryKind, Region};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::cell::{SharedU32, SharedU64};
+use crate::cell::{SharedU32, SharedU64, SharedWords};
 
 /// Where a region lies, which decides how stores to it may be ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,6 +208,34 @@ impl Region {
         // SAFETY: in bounds and aligned by the checks above; alive as long as `self`; only atomics
         // and raw copies ever touch it.
         SharedU64::new(unsafe { &*pointer })
+    }
+
+    /// The `N` aligned words from a byte offset on: one check for all.
+    ///
+    /// # Panics
+    /// As [`Region::u64_at`].
+    #[inline]
+    pub fn words_at<const N: usize>(&self, offset: usize) -> [SharedU64<'_>; N] {
+        let pointer = self.pointer(offset, N * 8).cast::<[AtomicU64; N]>();
+        if !pointer.is_aligned() {
+            unaligned(offset);
+        }
+        // SAFETY: as in `u64_at`, for all `N` words.
+        unsafe { &*pointer }.each_ref().map(SharedU64::new)
+    }
+
+    /// The `count` aligned words from a byte offset on, each found by its position among them.
+    ///
+    /// # Panics
+    /// As [`Region::u64_at`].
+    #[inline]
+    pub fn words(&self, offset: usize, count: usize) -> SharedWords<'_> {
+        let pointer = self.pointer(offset, count.saturating_mul(8)).cast::<AtomicU64>();
+        if !pointer.is_aligned() {
+            unaligned(offset);
+        }
+        // SAFETY: as in `u64_at`, for all `count` words.
+        SharedWords::new(unsafe { std::slice::from_raw_parts(pointer, count) })
     }
 
     /// The aligned half word at a byte offset.

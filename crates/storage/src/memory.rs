@@ -1,17 +1,17 @@
 //! Storage in memory: the bytes of a `mem::Region`.
 //!
-//! Every request completes within the `poll` that follows it, by a plain copy on the polling thread.
+//! Every request is carried out as it is submitted, by a plain copy on the submitting thread; the next
+//! `poll` returns its completion.
 //! Cheap enough that what is measured over it is the layer above. Queues on one storage share the
 //! bytes without locks, as the queues of a drive do: who reads what another writes at the same
 //! moment sees old or new bytes.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use mem::{MemError, MemoryKind, Region};
 use spec::Status;
 
-use crate::admit::{admit, status};
+use crate::admit::admit;
 use crate::queue::{
     Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
     StorageQueue,
@@ -81,39 +81,41 @@ impl Storage for MemoryStorage {
         if options.depth == 0 {
             return Err(StorageError::Misuse("a queue of depth 0 can take no request".into()));
         }
-        let depth = options.depth as usize;
         Ok(Box::new(MemoryQueue {
             bytes: self.bytes.clone(),
             geometry: self.geometry(),
-            depth,
-            pending: VecDeque::with_capacity(depth),
+            ended: vec![NOTHING; options.depth as usize].into_boxed_slice(),
+            ended_count: 0,
             counters: Counters::default(),
         }))
     }
 
     fn explain(&self) -> String {
         format!(
-            "memory: {} bytes of host memory, copied by the polling CPU{}",
+            "memory: {} bytes of host memory, copied by the submitting CPU{}",
             self.bytes.len_bytes(),
             if self.read_only { ", read only" } else { "" }
         )
     }
 }
 
+const NOTHING: Completion = Completion { token: 0, status: Status::SUCCESS, bytes: 0, errno: 0 };
+
 struct MemoryQueue {
     bytes: Region,
     geometry: Geometry,
-    depth: usize,
-    /// Accepted requests, each with the bytes that it will move or the status that ends it.
-    pending: VecDeque<(Request, Result<u32, Status>)>,
+    /// What the next poll returns, and behind that room up to the depth.
+    ended: Box<[Completion]>,
+    ended_count: usize,
     counters: Counters,
 }
 
 impl MemoryQueue {
-    fn execute(&mut self, request: &Request, bytes: u32) -> Completion {
+    /// Moves the bytes of an admitted request.
+    #[inline(never)]
+    fn execute(&mut self, request: &Request, bytes: u32) {
         let len = bytes as usize;
-        // A read at or beyond the end moves nothing, so its offset need not fit.
-        let at = if len == 0 { 0 } else { usize::try_from(request.offset).expect("admitted") };
+        let at = usize::try_from(request.offset).expect("admitted");
         match request.op {
             Op::Read => {
                 request.memory.copy_from(request.memory_offset, &self.bytes, at, len);
@@ -126,55 +128,46 @@ impl MemoryQueue {
             Op::WriteZeroes => self.bytes.fill(at, len, 0),
             Op::Flush => {}
         }
-        self.counters.ios_at_device += 1;
-        Completion { token: request.token, status: Status::SUCCESS, bytes, errno: 0 }
     }
-}
-
-fn ended(request: &Request, status: Status) -> Completion {
-    Completion { token: request.token, status, bytes: 0, errno: 0 }
 }
 
 impl StorageQueue for MemoryQueue {
     #[inline]
     fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
-        if self.pending.len() >= self.depth {
+        if self.ended_count >= self.ended.len() {
             return Err(Rejected::QueueFull(request));
         }
-        match admit(&self.geometry, &request) {
-            Ok(bytes) => self.pending.push_back((request, Ok(bytes))),
+        let bytes = match admit(&self.geometry, &request) {
+            Ok(bytes) => bytes,
             Err(status) => return Err(Rejected::Invalid(request, status)),
+        };
+        if bytes > 0 {
+            self.execute(&request, bytes);
         }
+        self.ended[self.ended_count] = Completion { token: request.token, bytes, ..NOTHING };
+        self.ended_count += 1;
         Ok(())
     }
 
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        while let Some((request, outcome)) = self.pending.pop_front() {
-            completions.push(match outcome {
-                Ok(bytes) => self.execute(&request, bytes),
-                Err(status) => ended(&request, status),
-            });
-            self.counters.completions_polled += 1;
-        }
+        completions.extend_from_slice(&self.ended[..self.ended_count]);
+        self.counters.ios_at_device += self.ended_count as u64;
+        self.counters.completions_polled += self.ended_count as u64;
+        self.ended_count = 0;
     }
 
     fn wait_for_completion(&mut self, _limit: Duration) {}
 
-    fn cancel(&mut self, token: u64) {
-        // What has not been polled has not begun.
-        if let Some((_, outcome)) = self.pending.iter_mut().find(|(r, _)| r.token == token) {
-            *outcome = Err(status::ABORT_REQUESTED);
-        }
-    }
+    /// Comes too late for every request: it has been carried out.
+    fn cancel(&mut self, _token: u64) {}
 
     fn quiesce(&mut self, completions: &mut Vec<Completion>) {
-        let aborted = self.pending.drain(..).map(|(r, _)| ended(&r, status::ABORT_REQUESTED));
-        completions.extend(aborted);
+        self.poll(completions);
     }
 
     fn in_flight(&self) -> u32 {
-        u32::try_from(self.pending.len()).expect("at most the depth")
+        u32::try_from(self.ended_count).expect("at most the depth")
     }
 
     fn counters(&self) -> Counters {
