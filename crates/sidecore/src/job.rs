@@ -1,6 +1,7 @@
 //! One request between its fetch and its end, as the side core keeps it: one a record.
 
-use abi::ring::{Id, OP_READ, Request};
+use abi::ring::{OP_READ, OP_WRITE, RequestEntry};
+use storage::Op;
 
 /// How far a request has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,55 +27,52 @@ pub(crate) enum Cause {
     Lane,
 }
 
-/// A checked copy of a request, and where it stands.
+/// A checked copy of a request, and where it stands. One cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
+    /// The entry, as it was copied and checked.
+    pub entry: RequestEntry,
     pub begun_ns: u64,
     pub deadline_ns: u64,
-    pub source_offset: u64,
-    pub buffer_offset: u64,
-    pub length: u32,
     /// Tells this use of the record from earlier ones, in storage's tokens.
     pub serial: u32,
-    pub buffer: Id,
-    pub turn: u16,
     /// Position of the storage queue.
     pub queue: u16,
-    pub opcode: u8,
+    pub op: Op,
     pub state: JobState,
     pub cause: Cause,
 }
+const _: () = assert!(size_of::<Job>() == 64);
 
 impl Job {
     pub const IDLE: Self = Self {
+        entry: RequestEntry { w: [0; 4] },
         begun_ns: 0,
         deadline_ns: u64::MAX,
-        source_offset: 0,
-        buffer_offset: 0,
-        length: 0,
         serial: 0,
-        buffer: Id::from_bits(0),
-        turn: 0,
         queue: 0,
-        opcode: OP_READ,
+        op: Op::Flush,
         state: JobState::Idle,
         cause: Cause::None,
     };
 
     /// Takes over a checked request. The serial moves on.
     #[inline]
-    pub fn begin(&mut self, request: &Request, queue: u16, begun_ns: u64, deadline_ns: u64) {
+    pub fn begin(
+        &mut self,
+        entry: RequestEntry,
+        op: Op,
+        queue: u16,
+        begun_ns: u64,
+        deadline_ns: u64,
+    ) {
         *self = Self {
+            entry,
             begun_ns,
             deadline_ns,
-            source_offset: request.source_offset,
-            buffer_offset: request.buffer_offset,
-            length: request.length,
             serial: self.serial.wrapping_add(1),
-            buffer: request.buffer,
-            turn: request.record_turn,
             queue,
-            opcode: request.opcode,
+            op,
             state: JobState::Waiting,
             cause: Cause::None,
         };
@@ -84,5 +82,20 @@ impl Job {
     #[inline]
     pub const fn token(&self, record: u32) -> u64 {
         record as u64 | (self.serial as u64) << 32
+    }
+
+    /// Turn of the record that the request answers to.
+    #[inline]
+    pub const fn turn(&self) -> u16 {
+        self.entry.record_turn()
+    }
+}
+
+/// What a request asks of storage. One of no known kind asks nothing, as a flush of nothing.
+pub(crate) const fn op_of(opcode: u8) -> Op {
+    match opcode {
+        OP_READ => Op::Read,
+        OP_WRITE => Op::Write,
+        _ => Op::Flush,
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use abi::ring::Id;
-use storage::{Counters, QueueOptions, StorageQueue};
+use storage::{Counters, Geometry, QueueOptions, StorageQueue};
 
 use crate::counters::RingCounters;
-use crate::registry::{Place, Tables};
+use crate::registry::{Place, Rights, SourceEntry, Tables};
 use crate::ring::RingShared;
 
 /// One source's queue.
@@ -23,13 +23,23 @@ pub(crate) struct SourceQueue {
     pub backlog: VecDeque<(u32, u32)>,
 }
 
+/// An open source: all that the checks of a request need of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lead {
+    pub id: Id,
+    pub rights: Rights,
+    pub geometry: Geometry,
+    /// Position of its queue.
+    pub queue: u16,
+}
+
 /// What a source's table index leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Leads {
     /// Opening failed with this errno, or 0.
     Failed(i32),
     Nowhere,
-    To(u16),
+    To(Lead),
 }
 
 /// All queues of one ring.
@@ -67,8 +77,8 @@ impl Queues {
 
     /// Where the requests of a registered source go.
     #[inline]
-    pub fn leads(&self, source: Id) -> Leads {
-        self.leads.get(source.index() as usize).copied().unwrap_or(Leads::Nowhere)
+    pub fn leads(&self, source: Id) -> &Leads {
+        self.leads.get(source.index() as usize).unwrap_or(&Leads::Nowhere)
     }
 
     /// Positions of queues whose source is no longer registered.
@@ -96,16 +106,25 @@ impl Queues {
                 continue;
             };
             let open = self.list.iter().position(|queue| queue.id == source.id);
-            let leads = match open {
-                Some(at) => Leads::To(position(at)),
+            let opened = match open {
+                Some(at) => Ok(position(at)),
                 None => self.open(ring, source),
             };
-            self.leads.push(leads);
+            self.leads.push(match opened {
+                Ok(queue) => Leads::To(Lead {
+                    id: source.id,
+                    rights: source.rights,
+                    geometry: source.geometry,
+                    queue,
+                }),
+                Err(errno) => Leads::Failed(errno),
+            });
         }
         self.version = tables.version;
     }
 
-    fn open(&mut self, ring: &RingShared, source: &crate::registry::SourceEntry) -> Leads {
+    /// Opens a source's queue: its position, or the errno (or 0) that kept it from being opened.
+    fn open(&mut self, ring: &RingShared, source: &SourceEntry) -> Result<u16, i32> {
         let depth = ring.config.storage_depth.min(ring.config.records);
         let options = QueueOptions { depth, registered: vec![ring.staging.clone()] };
         match source.storage.open_queue(&options) {
@@ -119,7 +138,7 @@ impl Queues {
                     silent: false,
                     backlog,
                 });
-                Leads::To(position(self.list.len() - 1))
+                Ok(position(self.list.len() - 1))
             }
             Err(error) => {
                 ring.complain(format!("{}: {error}", source.storage.explain()));
@@ -127,7 +146,7 @@ impl Queues {
                     storage::StorageError::Os { source, .. } => source.raw_os_error(),
                     _ => None,
                 };
-                Leads::Failed(errno.unwrap_or(0))
+                Err(errno.unwrap_or(0))
             }
         }
     }

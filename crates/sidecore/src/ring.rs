@@ -18,7 +18,7 @@ use abi::ring::{
     TRANSFER_BYTES_MAX,
 };
 use gpu::{Copy, DeviceMemory, Gpu};
-use mem::{Region, fence_payload};
+use mem::{Region, SharedWords, fence_payload};
 
 use crate::counters::{RingCounters, SharedRingCounters, report};
 use crate::engine::Inner;
@@ -310,6 +310,12 @@ impl RingShared {
     #[inline]
     pub fn tag(&self, ticket: u64) -> u16 {
         (((ticket >> self.depth_log2) + 1) & 0xffff) as u16
+    }
+
+    /// The completion records.
+    #[inline]
+    pub fn records(&self) -> SharedWords<'_> {
+        self.window.words(RECORDS_AT, self.config.records as usize)
     }
 
     #[inline]

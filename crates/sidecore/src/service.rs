@@ -16,7 +16,7 @@ mod ending;
 
 use std::sync::atomic::Ordering;
 
-use abi::ring::{CompletionRecord, OP_CANCEL, OP_FLUSH, OP_READ, OP_WRITE, Request, RequestEntry};
+use abi::ring::{CompletionRecord, OP_CANCEL, RequestEntry};
 use abi::ring::{STATE_CLOSED, STATE_OPEN};
 use abi::status;
 use mem::fence_payload;
@@ -24,8 +24,8 @@ use storage::{Completion, Op, Rejected};
 
 use crate::counters::RingCounters;
 use crate::hooks::{Hooks, Moment};
-use crate::job::{Cause, Job, JobState};
-use crate::queues::Queues;
+use crate::job::{Cause, Job, JobState, op_of};
+use crate::queues::{Queues, SourceQueue};
 use crate::registry::Tables;
 use crate::ring::{FETCHED_AT, RingConfig, RingShared, WriteRoute};
 use crate::slots::Begun;
@@ -44,6 +44,13 @@ struct Done {
     /// Whether the record was claimed and must be given back.
     claimed: bool,
     word: CompletionRecord,
+}
+
+/// A request that is about to be answered.
+struct Ending {
+    record: u32,
+    turn: u16,
+    op: Op,
 }
 
 /// What one step did.
@@ -72,6 +79,8 @@ pub(crate) struct Service {
     published: u64,
     repeat_at_ns: u64,
     unpublished_steps: u32,
+    /// Deadline of a request of this step that brings no limit.
+    usual_deadline_ns: u64,
     limit_ns: u64,
     grace_ns: u64,
     /// Whether the ring was closed in the last step.
@@ -95,6 +104,7 @@ impl Service {
             published: config.start_ticket,
             repeat_at_ns: u64::MAX,
             unpublished_steps: 0,
+            usual_deadline_ns: u64::MAX,
             limit_ns: u64::from(config.limit_ms()) * 1_000_000,
             grace_ns: u64::try_from(config.grace.as_nanos()).unwrap_or(u64::MAX),
             closed: false,
@@ -119,6 +129,7 @@ impl Service {
         now_ns: u64,
     ) -> Stepped {
         self.now_ns = now_ns;
+        self.usual_deadline_ns = now_ns.saturating_add(self.limit_ns);
         if self.queues.version != tables.version {
             self.follow_tables(ring, tables);
         }
@@ -200,7 +211,7 @@ impl Service {
             let Some(entry) = copy_entry(ring, self.head) else { break };
             let late = self.head.wrapping_sub(refuse_below).cast_signed() < 0;
             let mode = if late { STATE_CLOSED } else { mode };
-            self.take(ring, tables, mode, &entry.unpack(), now_ns);
+            self.take(ring, tables, mode, entry, now_ns);
             if self.is_over(ring) {
                 break;
             }
@@ -215,92 +226,92 @@ impl Service {
     }
 
     /// Begins a request, or refuses it.
-    fn take(&mut self, ring: &RingShared, tables: &Tables, mode: u32, r: &Request, now_ns: u64) {
-        if r.record as usize >= ring.slots.len() {
+    #[inline]
+    fn take(
+        &mut self,
+        ring: &RingShared,
+        tables: &Tables,
+        mode: u32,
+        entry: RequestEntry,
+        now_ns: u64,
+    ) {
+        let (record, turn) = (entry.record(), entry.record_turn());
+        if record as usize >= ring.slots.len() {
             self.counts.unanswerable += 1;
             return;
         }
-        if r.opcode == OP_CANCEL {
-            self.cancel(r.record, r.record_turn, now_ns);
-            return;
+        if entry.opcode() == OP_CANCEL {
+            return self.cancel(record, turn, now_ns);
         }
-        match ring.slots.begin(r.record, r.record_turn, self.epoch) {
+        match ring.slots.begin(record, turn, self.epoch) {
             Begun::Started => {}
-            Begun::Poisoned => {
-                self.refuse_poisoned(r);
-                return;
-            }
+            Begun::Poisoned => return self.refuse_poisoned(record, turn),
             Begun::Busy | Begun::Replayed => {
                 self.counts.unanswerable += 1;
                 return;
             }
         }
-        self.active += 1;
-        let checked = if mode == STATE_OPEN {
-            check::check(ring, tables, &self.queues, r)
+        let refusal = if mode == STATE_OPEN {
+            match check::check(ring, tables, &self.queues, &entry) {
+                Ok(way) => return self.begin(ring, tables, entry, way, now_ns),
+                Err(refusal) => refusal,
+            }
         } else {
-            Err(check::Refusal { status: status::RING_CLOSED, detail: 0 })
+            status::RING_CLOSED.into()
         };
-        match checked {
-            Ok(queue) => self.begin(ring, tables, r, queue, now_ns),
-            Err(refusal) => self.refuse(ring, r, refusal),
+        self.refuse(ring, Ending { record, turn, op: op_of(entry.opcode()) }, refusal);
+    }
+
+    /// Answers a request that never becomes a job.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, ring: &RingShared, ending: Ending, refusal: check::Refusal) {
+        self.counts.refused += 1;
+        if self.claim(ring, &ending) {
+            self.answer(ending, refusal.status, refusal.detail);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn refuse(&mut self, ring: &RingShared, r: &Request, refusal: check::Refusal) {
-        self.counts.refused += 1;
-        self.jobs[r.record as usize].begin(r, 0, self.now_ns, u64::MAX);
-        self.end(ring, r.record, refusal.status, refusal.detail);
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refuse_poisoned(&mut self, r: &Request) {
+    fn refuse_poisoned(&mut self, record: u32, turn: u16) {
         self.counts.refused += 1;
         self.counts.others += 1;
         self.counts.others_failed += 1;
-        let word = CompletionRecord::pack(r.record_turn, status::BUFFER_POISONED, 0);
-        self.done.push(Done { record: r.record, claimed: false, word });
+        let word = CompletionRecord::pack(turn, status::BUFFER_POISONED, 0);
+        self.done.push(Done { record, claimed: false, word });
     }
 
     /// Starts a checked request's own limit and hands it to storage.
-    fn begin(&mut self, ring: &RingShared, tables: &Tables, r: &Request, queue: u16, now_ns: u64) {
-        let limit_ns = match r.limit_ms {
-            0 => self.limit_ns,
-            ms => u64::from(ms) * 1_000_000,
+    #[inline]
+    fn begin(
+        &mut self,
+        ring: &RingShared,
+        tables: &Tables,
+        entry: RequestEntry,
+        way: check::Way,
+        now_ns: u64,
+    ) {
+        let record = entry.record();
+        self.active += 1;
+        let deadline_ns = match entry.limit_ms() {
+            0 => self.usual_deadline_ns,
+            ms => now_ns.saturating_add(u64::from(ms) * 1_000_000),
         };
-        let deadline_ns = now_ns.saturating_add(limit_ns);
-        self.next_deadline_ns = self.next_deadline_ns.min(deadline_ns);
-        self.jobs[r.record as usize].begin(r, queue, now_ns, deadline_ns);
-        if r.opcode == OP_WRITE && !self.stage_write(ring, tables, r.record) {
-            self.end(ring, r.record, status::BAD_BUFFER, 0);
-            return;
+        if deadline_ns < self.next_deadline_ns {
+            self.next_deadline_ns = deadline_ns;
         }
-        let queue = &mut self.queues.list[usize::from(queue)];
-        let serial = self.jobs[r.record as usize].serial;
-        if queue.backlog.is_empty() {
-            self.submit(ring, r.record);
-        } else {
-            queue.backlog.push_back((r.record, serial));
+        let job = &mut self.jobs[record as usize];
+        job.begin(entry, way.op, way.queue, now_ns, deadline_ns);
+        if way.op == Op::Write && !stage_write(&mut self.counts, ring, tables, record, job) {
+            return self.end_badly(ring, record, status::BAD_BUFFER, 0);
         }
-    }
-
-    /// Brings a write's payload into staging where the lanes did not; `false` where the GPU refuses.
-    fn stage_write(&mut self, ring: &RingShared, tables: &Tables, record: u32) -> bool {
-        let job = &self.jobs[record as usize];
-        match ring.config.write_route {
-            WriteRoute::Push => {
-                self.counts.push_bytes += u64::from(job.length);
-                true
-            }
-            WriteRoute::Bounce => {
-                self.counts.bounce_bytes += u64::from(job.length);
-                let Ok(buffer) = tables.buffer(job.buffer) else { return false };
-                let copy = ending::staging_copy(ring, &buffer.memory, record, job, job.length);
-                ring.gpu.copy_to_host(copy).is_ok()
-            }
+        let queue = &mut self.queues.list[usize::from(way.queue)];
+        if !queue.backlog.is_empty() {
+            return queue.backlog.push_back((record, job.serial));
+        }
+        if let Err(rejected) = hand_over(ring, queue, job, record) {
+            self.on_rejected(ring, record, rejected);
         }
     }
 
@@ -308,30 +319,24 @@ impl Service {
     fn submit(&mut self, ring: &RingShared, record: u32) -> bool {
         let job = &mut self.jobs[record as usize];
         let queue = &mut self.queues.list[usize::from(job.queue)];
-        let (op, bytes) = match job.opcode {
-            OP_READ => (Op::Read, job.length),
-            OP_FLUSH => (Op::Flush, 0),
-            _ => (Op::Write, job.length),
-        };
-        let request = storage::Request {
-            token: job.token(record),
-            op,
-            offset: job.source_offset,
-            bytes,
-            memory: ring.staging.clone(),
-            memory_offset: ending::staging_at(ring, record),
-        };
-        match queue.queue.try_submit(request) {
-            Ok(()) => {
-                job.state = JobState::Started;
-                queue.in_flight += 1;
-                true
-            }
-            Err(Rejected::QueueFull(_)) => {
-                queue.backlog.push_front((record, job.serial));
+        match hand_over(ring, queue, job, record) {
+            Ok(()) => true,
+            Err(rejected) => self.on_rejected(ring, record, rejected),
+        }
+    }
+
+    /// Lets a request wait that storage has no room for (`false`), or ends it.
+    #[cold]
+    #[inline(never)]
+    fn on_rejected(&mut self, ring: &RingShared, record: u32, rejected: Rejected) -> bool {
+        let job = &self.jobs[record as usize];
+        match rejected {
+            Rejected::QueueFull(_) => {
+                let backlog = &mut self.queues.list[usize::from(job.queue)].backlog;
+                backlog.push_front((record, job.serial));
                 false
             }
-            Err(Rejected::Invalid(_, why)) => {
+            Rejected::Invalid(_, why) => {
                 self.end_badly(ring, record, why.bits(), 0);
                 true
             }
@@ -344,9 +349,8 @@ impl Service {
             let queue = &mut self.queues.list[at];
             let mut completions = std::mem::take(&mut self.completions);
             queue.queue.poll(&mut completions);
-            for completion in completions.drain(..) {
-                self.on_completion(ring, tables, &completion);
-            }
+            self.on_completions(ring, tables, at, &completions);
+            completions.clear();
             self.completions = completions;
             if self.queues.list[at].silent {
                 self.quiesce_queue(ring, tables, at, false);
@@ -365,21 +369,27 @@ impl Service {
         }
     }
 
-    /// Claims the right to end a request and queues its completion word.
-    ///
-    /// Whether the claim was won: where it was not, the supervisor has answered already.
-    fn claim(&mut self, ring: &RingShared, record: u32) -> bool {
+    /// Takes a request out of the table, so that it can be claimed and answered.
+    #[inline]
+    fn retire(&mut self, record: u32) -> Ending {
         let job = &mut self.jobs[record as usize];
         job.state = JobState::Idle;
         job.cause = Cause::None;
         self.active -= 1;
-        ring.slots.claim(record, job.turn, self.epoch)
+        Ending { record, turn: job.turn(), op: job.op }
+    }
+
+    /// Claims the right to end a request. Not won where the supervisor has answered already.
+    #[inline]
+    fn claim(&self, ring: &RingShared, ending: &Ending) -> bool {
+        ring.slots.claim(ending.record, ending.turn, self.epoch)
     }
 
     /// Ends a request that delivers no payload.
     fn end(&mut self, ring: &RingShared, record: u32, status: u16, detail: u32) {
-        if self.claim(ring, record) {
-            self.answer(record, status, detail);
+        let ending = self.retire(record);
+        if self.claim(ring, &ending) {
+            self.answer(ending, status, detail);
         }
     }
 
@@ -390,14 +400,14 @@ impl Service {
         self.end(ring, record, status, detail);
     }
 
+    /// Queues the completion word of a request that was claimed.
     #[inline]
-    fn answer(&mut self, record: u32, status: u16, detail: u32) {
+    fn answer(&mut self, ending: Ending, status: u16, detail: u32) {
+        let Ending { record, turn, op } = ending;
         let failed = u64::from(status != status::SUCCESS);
-        let job = &self.jobs[record as usize];
-        let turn = job.turn;
-        let (ended, failures) = match job.opcode {
-            OP_READ => (&mut self.counts.reads, &mut self.counts.reads_failed),
-            OP_WRITE => (&mut self.counts.writes, &mut self.counts.writes_failed),
+        let (ended, failures) = match op {
+            Op::Read => (&mut self.counts.reads, &mut self.counts.reads_failed),
+            Op::Write => (&mut self.counts.writes, &mut self.counts.writes_failed),
             _ => (&mut self.counts.others, &mut self.counts.others_failed),
         };
         *ended += 1;
@@ -425,13 +435,14 @@ impl Service {
             return 0;
         }
         hooks.at(Moment::BeforeWords);
+        let records = ring.records();
         if !self.done.is_sorted_by_key(|done| done.record) {
             self.done.sort_unstable_by_key(|done| done.record);
         }
         // Payload before words: pairs with the acquire of whoever sees its word.
         fence_payload();
         for done in &self.done {
-            ring.store_record(done.record, done.word);
+            records.at(done.record as usize).store(done.word.word, Ordering::Relaxed);
         }
         if publish && !self.is_over(ring) {
             ring.window.u64_at(FETCHED_AT).store(self.head, Ordering::Relaxed);
@@ -484,23 +495,67 @@ impl Service {
     }
 }
 
+/// Brings a write's payload into staging where the lanes did not; `false` where the GPU refuses.
+#[inline(never)]
+fn stage_write(
+    counts: &mut RingCounters,
+    ring: &RingShared,
+    tables: &Tables,
+    record: u32,
+    job: &Job,
+) -> bool {
+    let length = job.entry.length();
+    match ring.config.write_route {
+        WriteRoute::Push => {
+            counts.push_bytes += u64::from(length);
+            true
+        }
+        WriteRoute::Bounce => {
+            counts.bounce_bytes += u64::from(length);
+            let Ok(buffer) = tables.buffer(job.entry.buffer()) else { return false };
+            let copy = ending::staging_copy(ring, &buffer.memory, record, job, length);
+            ring.gpu.copy_to_host(copy).is_ok()
+        }
+    }
+}
+
+/// Gives a request to its storage queue.
+#[inline]
+fn hand_over(
+    ring: &RingShared,
+    queue: &mut SourceQueue,
+    job: &mut Job,
+    record: u32,
+) -> Result<(), Rejected> {
+    let request = storage::Request {
+        token: job.token(record),
+        op: job.op,
+        offset: job.entry.source_offset(),
+        bytes: job.entry.length(),
+        memory: ring.staging.clone(),
+        memory_offset: ending::staging_at(ring, record),
+    };
+    queue.queue.try_submit(request)?;
+    job.state = JobState::Started;
+    queue.in_flight += 1;
+    Ok(())
+}
+
 /// Copies the entry of a ticket where both of its halves are there.
 #[inline]
 fn copy_entry(ring: &RingShared, ticket: u64) -> Option<RequestEntry> {
     let at = ring.entry_at(ticket);
     let tag = ring.tag(ticket);
-    let entries = &ring.entries;
+    let [w0, w1, w2, w3] = ring.entries.words_at(at);
     // Each half is stored as one unit that ends in its tag: the acquire load of the tagged word
     // makes the load of the other word see the same store.
-    let w1 = entries.u64_at(at + 8).load(Ordering::Acquire);
+    let w1 = w1.load(Ordering::Acquire);
     if (w1 >> 48) != u64::from(tag) {
         return None;
     }
-    let w3 = entries.u64_at(at + 24).load(Ordering::Acquire);
+    let w3 = w3.load(Ordering::Acquire);
     if (w3 >> 48) != u64::from(tag) {
         return None;
     }
-    let w0 = entries.u64_at(at).load(Ordering::Relaxed);
-    let w2 = entries.u64_at(at + 16).load(Ordering::Relaxed);
-    Some(RequestEntry { w: [w0, w1, w2, w3] })
+    Some(RequestEntry { w: [w0.load(Ordering::Relaxed), w1, w2.load(Ordering::Relaxed), w3] })
 }

@@ -52,6 +52,9 @@ impl Slot {
     }
 }
 
+/// The bits in which a claimed record differs from one in flight.
+const IN_FLIGHT_TO_CLAIMED: u64 = (1 ^ 2) << 16;
+
 /// What came of beginning a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begun {
@@ -96,28 +99,36 @@ impl Slots {
     /// Takes a record into flight for a request that was fetched in `epoch`.
     #[inline]
     pub fn begin(&self, record: u32, turn: u16, epoch: u32) -> Begun {
-        let found = self.load(record);
-        match found.state {
-            SlotState::Claimed | SlotState::InFlight => return Begun::Busy,
-            SlotState::Poisoned => return Begun::Poisoned,
-            SlotState::Free => {}
+        let word = self.words[record as usize].load(Ordering::Acquire);
+        let found = Slot::unpack(word);
+        // All above the turn in one comparison, since `Free` is zero.
+        if word >> 16 != u64::from(epoch) << 16 {
+            let poisoned = found.state == SlotState::Poisoned;
+            return if poisoned { Begun::Poisoned } else { Begun::Busy };
         }
         if !is_later(turn, found.turn) {
             return Begun::Replayed;
         }
-        let to = Slot { turn, state: SlotState::InFlight, epoch };
-        if found.epoch == epoch && self.change(record, found, to) {
-            Begun::Started
-        } else {
-            Begun::Busy
+        let to = Slot { turn, state: SlotState::InFlight, epoch }.pack();
+        match self.words[record as usize].compare_exchange(
+            word,
+            to,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => Begun::Started,
+            Err(_) => Begun::Busy,
         }
     }
 
     /// Wins or loses the right to end the request in `turn`.
     #[inline]
     pub fn claim(&self, record: u32, turn: u16, epoch: u32) -> bool {
-        let from = Slot { turn, state: SlotState::InFlight, epoch };
-        self.change(record, from, Slot { state: SlotState::Claimed, ..from })
+        let from = Slot { turn, state: SlotState::InFlight, epoch }.pack();
+        let to = from ^ IN_FLIGHT_TO_CLAIMED;
+        self.words[record as usize]
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 
     /// Moves what `old` left poisoned or free to the present epoch, once nothing of it runs.

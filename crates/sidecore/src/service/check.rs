@@ -1,10 +1,11 @@
 //! Checks of a request's copy: everything in it may be what a broken kernel wrote.
 
-use abi::ring::{OP_FLUSH, OP_READ, OP_WRITE, Request};
+use abi::ring::{Id, OP_FLUSH, OP_READ, OP_WRITE, RequestEntry};
 use abi::status;
+use storage::Op;
 
-use crate::queues::{Leads, Queues};
-use crate::registry::{BufferEntry, Rights, SourceEntry, Tables, Unnamed};
+use crate::queues::{Lead, Leads, Queues};
+use crate::registry::{BufferEntry, Rights, Tables, Unnamed};
 use crate::ring::{ReadRoute, RingShared};
 
 /// Why a request is refused.
@@ -20,31 +21,55 @@ impl From<u16> for Refusal {
     }
 }
 
-/// The storage queue that a request may go to, or why it may not.
+/// What a request that may be served asks of storage, and at which queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub op: Op,
+    pub queue: u16,
+}
+
+/// The way that a request takes, or why it is refused.
+#[inline]
 pub(super) fn check(
     ring: &RingShared,
     tables: &Tables,
     queues: &Queues,
-    r: &Request,
-) -> Result<u16, Refusal> {
-    let right = match r.opcode {
-        OP_READ => Rights::READ,
-        OP_WRITE => Rights::WRITE,
-        OP_FLUSH => return check_source(tables, queues, r).map(|(_, queue)| queue),
+    r: &RequestEntry,
+) -> Result<Way, Refusal> {
+    let op = match r.opcode() {
+        OP_FLUSH => Op::Flush,
+        OP_READ => Op::Read,
+        OP_WRITE => Op::Write,
         _ => return Err(status::BAD_OPCODE.into()),
     };
-    let (source, queue) = check_source(tables, queues, r)?;
-    let buffer = tables.buffer(r.buffer).map_err(|why| named(why, status::BAD_BUFFER))?;
+    let source = find_source(tables, queues, r)?;
+    if op != Op::Flush {
+        check_transfer(ring, tables, source, r, op)?;
+    }
+    Ok(Way { op, queue: source.queue })
+}
+
+/// Checks what only requests with payload have.
+#[inline]
+fn check_transfer(
+    ring: &RingShared,
+    tables: &Tables,
+    source: &Lead,
+    r: &RequestEntry,
+    op: Op,
+) -> Result<(), Refusal> {
+    let right = if op == Op::Read { Rights::READ } else { Rights::WRITE };
+    let buffer = tables.buffer(r.buffer()).map_err(|why| named(why, status::BAD_BUFFER))?;
     if !source.rights.allow(right) || !buffer.rights.allow(right) {
         return Err(status::RIGHTS.into());
     }
     check_length(ring, source, r)?;
     check_ranges(source, buffer, r)?;
-    let by_window = right == Rights::READ && ring.config.read_route == ReadRoute::Window;
+    let by_window = op == Op::Read && ring.config.read_route == ReadRoute::Window;
     if by_window && buffer.memory.window.is_none() {
         return Err(status::BAD_BUFFER.into());
     }
-    Ok(queue)
+    Ok(())
 }
 
 fn named(why: Unnamed, never: u16) -> Refusal {
@@ -54,40 +79,51 @@ fn named(why: Unnamed, never: u16) -> Refusal {
     }
 }
 
-fn check_source<'a>(
-    tables: &'a Tables,
-    queues: &Queues,
-    r: &Request,
-) -> Result<(&'a SourceEntry, u16), Refusal> {
-    let source = tables.source(r.source).map_err(|why| named(why, status::BAD_SOURCE))?;
-    match queues.leads(r.source) {
-        Leads::To(queue) => Ok((source, queue)),
-        Leads::Failed(errno) => Err(Refusal { status: status::OS, detail: errno.unsigned_abs() }),
-        Leads::Nowhere => Err(status::BAD_SOURCE.into()),
+#[inline]
+fn find_source<'a>(
+    tables: &Tables,
+    queues: &'a Queues,
+    r: &RequestEntry,
+) -> Result<&'a Lead, Refusal> {
+    match queues.leads(r.source()) {
+        Leads::To(lead) if lead.id == r.source() => Ok(lead),
+        other => Err(no_source(tables, other, r.source())),
     }
 }
 
-fn check_length(ring: &RingShared, source: &SourceEntry, r: &Request) -> Result<(), Refusal> {
-    let geometry = &source.geometry;
-    if r.length > ring.config.staging_stride
-        || r.length > geometry.transfer_bytes_max
-        || !r.length.is_multiple_of(geometry.block_bytes)
+/// Why a source cannot be had.
+#[cold]
+fn no_source(tables: &Tables, found: &Leads, source: Id) -> Refusal {
+    match (tables.source(source), found) {
+        (Err(why), _) => named(why, status::BAD_SOURCE),
+        (Ok(_), Leads::Failed(errno)) => {
+            Refusal { status: status::OS, detail: errno.unsigned_abs() }
+        }
+        (Ok(_), _) => status::BAD_SOURCE.into(),
+    }
+}
+
+fn check_length(ring: &RingShared, source: &Lead, r: &RequestEntry) -> Result<(), Refusal> {
+    let (geometry, length) = (&source.geometry, r.length());
+    if length > ring.config.staging_stride
+        || length > geometry.transfer_bytes_max
+        || !length.is_multiple_of(geometry.block_bytes)
     {
         return Err(status::BAD_LENGTH.into());
     }
     Ok(())
 }
 
-fn check_ranges(source: &SourceEntry, buffer: &BufferEntry, r: &Request) -> Result<(), Refusal> {
+fn check_ranges(source: &Lead, buffer: &BufferEntry, r: &RequestEntry) -> Result<(), Refusal> {
     let geometry = &source.geometry;
-    let length = u64::from(r.length);
-    let source_end = r.source_offset.checked_add(length);
+    let length = u64::from(r.length());
+    let source_end = r.source_offset().checked_add(length);
     if source_end.is_none_or(|end| end > geometry.bytes)
-        || !r.source_offset.is_multiple_of(u64::from(geometry.block_bytes))
+        || !r.source_offset().is_multiple_of(u64::from(geometry.block_bytes))
     {
         return Err(status::SOURCE_RANGE.into());
     }
-    let buffer_end = r.buffer_offset.checked_add(length);
+    let buffer_end = r.buffer_offset().checked_add(length);
     if buffer_end.is_none_or(|end| end > buffer.memory.bytes) {
         return Err(status::BUFFER_RANGE.into());
     }

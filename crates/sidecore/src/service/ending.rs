@@ -12,12 +12,11 @@
 //! Requests that a quiesced queue gives back though nobody asked for their end are started again.
 //! Storage writes staging only, never a buffer: payload is delivered here, after the claim.
 
-use abi::ring::{OP_READ, OP_WRITE};
 use abi::status;
 use gpu::{Copy, DeviceMemory};
-use storage::Completion;
+use storage::{Completion, Op};
 
-use super::Service;
+use super::{Ending, Service};
 use crate::job::{Cause, Job, JobState};
 use crate::registry::Tables;
 use crate::ring::{ReadRoute, RingShared};
@@ -26,6 +25,12 @@ use crate::ring::{ReadRoute, RingShared};
 #[inline]
 pub(super) fn staging_at(ring: &RingShared, record: u32) -> usize {
     record as usize * ring.config.staging_stride as usize
+}
+
+/// Whether storage ended a request in any way but success.
+#[inline]
+fn failed(c: &Completion) -> bool {
+    c.errno != 0 || !c.status.is_success()
 }
 
 /// A copy between a record's staging area and its request's buffer.
@@ -40,31 +45,57 @@ pub(super) fn staging_copy<'a>(
         host: &ring.staging,
         host_offset: staging_at(ring, record),
         device,
-        device_offset: job.buffer_offset,
+        device_offset: job.entry.buffer_offset(),
         bytes: bytes as usize,
     }
 }
 
 impl Service {
-    /// Takes one completion from storage.
-    pub(super) fn on_completion(&mut self, ring: &RingShared, tables: &Tables, c: &Completion) {
-        match self.started(c.token) {
-            Some(record) => {
-                let job = &self.jobs[record as usize];
-                let queue = &mut self.queues.list[usize::from(job.queue)];
-                queue.in_flight -= 1;
-                match job.cause {
-                    Cause::None => queue.heard_ns = self.now_ns,
-                    Cause::Limit => queue.silent |= queue.heard_ns < job.begun_ns,
-                    _ => {}
+    /// Takes what storage has ended of its own accord or by request, all of one queue.
+    pub(super) fn on_completions(
+        &mut self,
+        ring: &RingShared,
+        tables: &Tables,
+        at: usize,
+        completions: &[Completion],
+    ) {
+        let (mut ended, mut asked) = (0, 0);
+        for c in completions {
+            let Some(record) = self.started(c.token) else {
+                self.counts.stray_completions += 1;
+                continue;
+            };
+            if self.jobs[record as usize].cause != Cause::None {
+                if ended == asked {
+                    self.suspect(at, record);
                 }
+                asked += 1;
                 self.conclude(ring, tables, record, c);
+            } else if failed(c) {
+                self.conclude_badly(ring, record, c, Cause::None);
+            } else {
+                self.deliver(ring, tables, record, c.bytes);
             }
-            None => self.counts.stray_completions += 1,
+            ended += 1;
+        }
+        let queue = &mut self.queues.list[at];
+        queue.in_flight -= ended;
+        if ended > asked {
+            queue.heard_ns = self.now_ns;
         }
     }
 
+    /// Notes that a queue ended a request only when asked to, and nothing else since that began.
+    #[cold]
+    #[inline(never)]
+    fn suspect(&mut self, at: usize, record: u32) {
+        let job = &self.jobs[record as usize];
+        let queue = &mut self.queues.list[at];
+        queue.silent |= job.cause == Cause::Limit && queue.heard_ns < job.begun_ns;
+    }
+
     /// The record whose present request storage means; late and doubled completions mean none.
+    #[inline]
     fn started(&self, token: u64) -> Option<u32> {
         let record = (token & 0xffff_ffff) as u32;
         let job = self.jobs.get(record as usize)?;
@@ -72,22 +103,28 @@ impl Service {
     }
 
     /// Ends a request as storage says, or as it was asked to end.
+    #[cold]
+    #[inline(never)]
     fn conclude(&mut self, ring: &RingShared, tables: &Tables, record: u32, c: &Completion) {
-        let job = &self.jobs[record as usize];
-        let failed = c.errno != 0 || !c.status.is_success();
-        match job.cause {
-            Cause::Limit => return self.end_early(ring, record, status::TIMED_OUT),
-            Cause::Lane | Cause::Host if failed => {
-                return self.end_early(ring, record, status::CANCELLED);
-            }
-            _ => {}
-        }
-        if c.errno != 0 {
-            self.end_badly(ring, record, status::OS, c.errno.unsigned_abs());
-        } else if failed {
-            self.end_badly(ring, record, c.status.bits(), c.bytes);
+        let cause = self.jobs[record as usize].cause;
+        if failed(c) || cause == Cause::Limit {
+            self.conclude_badly(ring, record, c, cause);
         } else {
             self.deliver(ring, tables, record, c.bytes);
+        }
+    }
+
+    /// Ends a request that failed, or whose limit passed.
+    #[cold]
+    #[inline(never)]
+    fn conclude_badly(&mut self, ring: &RingShared, record: u32, c: &Completion, cause: Cause) {
+        match cause {
+            Cause::Limit => self.end_early(ring, record, status::TIMED_OUT),
+            Cause::Lane | Cause::Host => self.end_early(ring, record, status::CANCELLED),
+            Cause::None if c.errno != 0 => {
+                self.end(ring, record, status::OS, c.errno.unsigned_abs());
+            }
+            Cause::None => self.end(ring, record, c.status.bits(), c.bytes),
         }
     }
 
@@ -103,31 +140,39 @@ impl Service {
     }
 
     /// Ends a request that storage has served, delivering a read's payload.
+    #[inline(always)]
     fn deliver(&mut self, ring: &RingShared, tables: &Tables, record: u32, moved: u32) {
-        if !self.claim(ring, record) {
+        let ending = self.retire(record);
+        if !self.claim(ring, &ending) {
             return;
         }
-        let job = &self.jobs[record as usize];
-        let (opcode, length) = (job.opcode, job.length);
-        let carries = matches!(opcode, OP_READ | OP_WRITE);
-        let moved = if carries { moved.min(length) } else { 0 };
-        if opcode == OP_READ {
-            let job = *job;
+        if ending.op == Op::Flush {
+            self.answer(ending, status::SUCCESS, 0);
+        } else {
+            self.deliver_transfer(ring, tables, ending, moved);
+        }
+    }
+
+    /// Answers a transfer that was claimed, after its payload.
+    #[inline(never)]
+    fn deliver_transfer(&mut self, ring: &RingShared, tables: &Tables, ending: Ending, moved: u32) {
+        let job = self.jobs[ending.record as usize];
+        let length = job.entry.length();
+        let moved = moved.min(length);
+        if ending.op == Op::Read {
             // The buffer may have been deregistered meanwhile: then its memory is not ours.
-            let Ok(buffer) = tables.buffer(job.buffer) else {
-                return self.answer(record, status::STALE_ID, 0);
+            let Ok(buffer) = tables.buffer(job.entry.buffer()) else {
+                return self.answer(ending, status::STALE_ID, 0);
             };
-            if !self.deliver_payload(ring, &buffer.memory, record, &job, moved) {
-                return self.answer(record, status::BAD_BUFFER, 0);
+            if !self.deliver_payload(ring, &buffer.memory, ending.record, &job, moved) {
+                return self.answer(ending, status::BAD_BUFFER, 0);
             }
+            self.counts.read_bytes += u64::from(moved);
+        } else {
+            self.counts.write_bytes += u64::from(moved);
         }
-        match opcode {
-            OP_READ => self.counts.read_bytes += u64::from(moved),
-            OP_WRITE => self.counts.write_bytes += u64::from(moved),
-            _ => {}
-        }
-        let short = carries && moved < length;
-        self.answer(record, if short { status::SHORT } else { status::SUCCESS }, moved);
+        let status = if moved < length { status::SHORT } else { status::SUCCESS };
+        self.answer(ending, status, moved);
     }
 
     fn deliver_payload(
@@ -149,7 +194,7 @@ impl Service {
             }
             ReadRoute::Window => {
                 let Some(window) = &memory.window else { return false };
-                let Ok(offset) = usize::try_from(job.buffer_offset) else { return false };
+                let Ok(offset) = usize::try_from(job.entry.buffer_offset()) else { return false };
                 self.counts.window_bytes += u64::from(moved);
                 window.copy_from(offset, &ring.staging, staging_at(ring, record), moved as usize);
                 true
@@ -162,7 +207,7 @@ impl Service {
     #[inline(never)]
     pub(super) fn cancel(&mut self, record: u32, turn: u16, now_ns: u64) {
         let job = &self.jobs[record as usize];
-        if job.turn == turn && job.state != JobState::Idle && job.cause == Cause::None {
+        if job.turn() == turn && job.state != JobState::Idle && job.cause == Cause::None {
             self.hasten(record, Cause::Lane, now_ns);
         }
     }
@@ -251,7 +296,7 @@ impl Service {
         all: bool,
     ) {
         let job = &mut self.jobs[record as usize];
-        let succeeded = completion.filter(|c| c.status.is_success() && c.errno == 0);
+        let succeeded = completion.filter(|c| !failed(c));
         if let Some(c) = succeeded {
             return self.conclude(ring, tables, record, c);
         }
