@@ -266,6 +266,15 @@ static void events(struct host *host)
     ending = next(host, &host->admin, 2000);
     show("event:cq-head-value", ending, 1);
     ring(host, 1, 1, host->io.head);
+    /* A temperature event where the configuration asks for it, once a threshold is crossed. */
+    must(carry_out(host, &host->admin, with(with(entry(9, 0, 0, 0), 10, 0x0b), 11, 2)), "events on");
+    uint16_t set = send(host, &host->admin, with(with(entry(9, 0, 0, 0), 10, 4), 11, 100));
+    first = next(host, &host->admin, 2000);
+    second = next(host, &host->admin, 2000);
+    show("event:temperature", first.command == set ? second : first, 1);
+    struct entry health = with(entry(2, 0xffffffff, host->bus[DATA], 0), 10, 127u << 16 | 2);
+    must(carry_out(host, &host->admin, health), "the health log");
+    printf("identify temperature-warning %x\n", page(host, DATA)[0] & 2);
     /* The queues are as good as before. */
     must(carry_out(host, &host->io, range(READ, 0, 8, host->bus[DATA], 0)), "a read at the end");
 }

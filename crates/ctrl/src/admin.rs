@@ -10,7 +10,7 @@ use spec::admin::{
     Abort, CreateCompletionQueue, CreateSubmissionQueue, DeleteQueue, GetFeatures, Opcode,
     SetFeatures,
 };
-use spec::event::{GetLogPage, LogPage};
+use spec::event::GetLogPage;
 use spec::{Command, QueueId, Status};
 
 use crate::controller::Controller;
@@ -65,7 +65,9 @@ impl Controller {
             Opcode::SET_FEATURES => {
                 let exist = self.submission.iter().skip(1).any(Option::is_some)
                     || self.completion.iter().skip(1).any(Option::is_some);
-                return self.features.write(SetFeatures::decode(command), exist).map(Some);
+                let done = self.features.write(SetFeatures::decode(command), exist)?;
+                self.watch_temperature();
+                return Ok(Some(done));
             }
             Opcode::FEATURES => {
                 return self.features.read(GetFeatures::decode(command)).map(Some);
@@ -102,9 +104,9 @@ impl Controller {
         let mut rest = page.get(offset..).ok_or(Status::INVALID_FIELD)?.to_vec();
         rest.resize(usize::try_from(bytes).unwrap_or(0), 0);
         self.send(command, &rest)?;
-        if get.page == LogPage::ERRORS && !get.retain_event {
-            self.events.unmask();
-            self.deliver_event();
+        if !get.retain_event {
+            self.events.unmask(get.page);
+            self.deliver_events();
         }
         Ok(())
     }

@@ -2,8 +2,10 @@
 //!
 //! | feature | set |
 //! | --- | --- |
-//! | arbitration, error recovery, temperature, interrupt coalescing | kept and returned, no more |
-//! | interrupt vector, write atomicity, event configuration | kept and returned, no more |
+//! | arbitration, error recovery, interrupt coalescing | kept and returned, no more |
+//! | interrupt vector, write atomicity | kept and returned, no more |
+//! | event configuration | health events are sent where it asks for them |
+//! | temperature threshold | over and under, of the composite temperature |
 //! | power management | power state 0 only |
 //! | volatile write cache | on only |
 //! | number of queues | before the first I/O queue is created |
@@ -19,9 +21,8 @@ use spec::admin::{Feature, GetFeatures, QueueCounts, SetFeatures};
 const CHANGEABLE: u32 = 1 << 2;
 
 /// Features whose dword is kept and returned.
-const KEPT: [u8; 7] = [
+const KEPT: [u8; 6] = [
     Feature::ARBITRATION,
-    Feature::TEMPERATURE_THRESHOLD,
     Feature::ERROR_RECOVERY,
     Feature::INTERRUPT_COALESCING,
     Feature::INTERRUPT_VECTOR,
@@ -29,10 +30,15 @@ const KEPT: [u8; 7] = [
     Feature::ASYNC_EVENT_CONFIGURATION,
 ];
 
+/// Temperature thresholds after a reset, over and under.
+const THRESHOLDS: [u16; 2] = [343, 0];
+
 /// The features' values.
 #[derive(Debug)]
 pub(crate) struct Features {
     kept: [u32; KEPT.len()],
+    /// Kelvin from which on it is too warm, and down to which it is too cold.
+    thresholds: [u16; 2],
     queue_pairs_max: u16,
     /// I/O submission and completion queues that may be created.
     pub(crate) queues: (u16, u16),
@@ -40,7 +46,31 @@ pub(crate) struct Features {
 
 impl Features {
     pub(crate) fn new(queue_pairs_max: u16) -> Self {
-        Self { kept: [0; KEPT.len()], queue_pairs_max, queues: (queue_pairs_max, queue_pairs_max) }
+        Self {
+            kept: [0; KEPT.len()],
+            thresholds: THRESHOLDS,
+            queue_pairs_max,
+            queues: (queue_pairs_max, queue_pairs_max),
+        }
+    }
+
+    /// Whether a temperature is outside what the host set.
+    pub(crate) fn is_beyond_threshold(&self, kelvin: u16) -> bool {
+        kelvin >= self.thresholds[0] || kelvin <= self.thresholds[1]
+    }
+
+    /// Whether the host asked for events of this bit of the event configuration.
+    pub(crate) fn wants_event(&self, bit: u32) -> bool {
+        let at = KEPT.iter().position(|feature| *feature == Feature::ASYNC_EVENT_CONFIGURATION);
+        at.is_some_and(|at| self.kept[at] >> bit & 1 != 0)
+    }
+
+    /// Which threshold a command's dword 11 means. Source: 5.27.1.3.
+    fn threshold(value: u32) -> Result<usize, Status> {
+        let (sensor, kind) = (value >> 16 & 0xf, value >> 20 & 3);
+        // Only the composite temperature is there; a setting may mean all sensors.
+        let known = (sensor == 0 || sensor == 0xf) && kind < 2;
+        if known { Ok(usize::from(kind == 1)) } else { Err(Status::INVALID_FIELD) }
     }
 
     fn queue_counts(queues: (u16, u16)) -> u32 {
@@ -60,6 +90,10 @@ impl Features {
                 }
             }
             (Feature::POWER_MANAGEMENT, _) => 0,
+            (Feature::TEMPERATURE_THRESHOLD, _) => {
+                let at = Self::threshold(get.value)?;
+                u32::from(if default { THRESHOLDS[at] } else { self.thresholds[at] })
+            }
             (Feature::VOLATILE_WRITE_CACHE, _) => 1,
             (Feature::QUEUE_COUNT, _) if default => {
                 Self::queue_counts((self.queue_pairs_max, self.queue_pairs_max))
@@ -77,8 +111,12 @@ impl Features {
     /// Set Features: the value for dword 0. `queues_exist` says whether I/O queues were created.
     pub(crate) fn write(&mut self, set: SetFeatures, queues_exist: bool) -> Result<u32, Status> {
         let kept = KEPT.iter().position(|feature| *feature == set.feature);
-        let known =
-            [Feature::POWER_MANAGEMENT, Feature::VOLATILE_WRITE_CACHE, Feature::QUEUE_COUNT];
+        let known = [
+            Feature::POWER_MANAGEMENT,
+            Feature::TEMPERATURE_THRESHOLD,
+            Feature::VOLATILE_WRITE_CACHE,
+            Feature::QUEUE_COUNT,
+        ];
         if kept.is_none() && !known.contains(&set.feature) {
             return Err(Status::INVALID_FIELD);
         }
@@ -87,6 +125,10 @@ impl Features {
         }
         match (set.feature, kept) {
             (_, Some(at)) => self.kept[at] = set.value,
+            (Feature::TEMPERATURE_THRESHOLD, _) => {
+                let kelvin = u16::try_from(set.value & 0xffff).expect("masked");
+                self.thresholds[Self::threshold(set.value)?] = kelvin;
+            }
             (Feature::POWER_MANAGEMENT, _) if set.value & 0x1f != 0 => {
                 return Err(Status::INVALID_FIELD);
             }

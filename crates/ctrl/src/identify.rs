@@ -14,14 +14,13 @@ use zerocopy::IntoBytes;
 
 use crate::config::PAGE_BYTES_MIN;
 use crate::controller::{Controller, Namespace};
-use crate::events::REQUESTS_MAX;
+use crate::events::{ERRORS_MAX, REQUESTS_MAX, TEMPERATURE_KELVIN};
 
 /// Abort commands that may wait at once.
 pub(crate) const ABORTS_MAX: u8 = 4;
 
-/// Bytes of the health page, and of one entry of the others.
+/// Bytes of the health page, and of the firmware page.
 const HEALTH_BYTES: usize = 512;
-const ERROR_ENTRY_BYTES: usize = 64;
 
 /// VWC: bit 0, a volatile write cache; bits 1-2, Flush for all namespaces works.
 const WRITE_CACHE: u8 = 0b111;
@@ -71,6 +70,7 @@ impl Controller {
         page.cntrltype = IdentifyController::CNTRLTYPE_IO;
         page.acl_z = ABORTS_MAX - 1;
         page.aerl_z = u8::try_from(REQUESTS_MAX - 1).expect("a small number");
+        page.elpe_z = u8::try_from(ERRORS_MAX - 1).expect("a small number");
         // One firmware slot, read only.
         page.frmw = 0b11;
         // Extended data for Get Log Page: offsets and 32-bit lengths.
@@ -92,7 +92,7 @@ impl Controller {
     /// A log page, whole.
     pub(crate) fn log_page(&self, page: u8) -> Result<Vec<u8>, Status> {
         match page {
-            LogPage::ERRORS => Ok(vec![0; ERROR_ENTRY_BYTES]),
+            LogPage::ERRORS => Ok(self.events.error_log()),
             LogPage::HEALTH => Ok(self.health()),
             LogPage::FIRMWARE => {
                 let mut log = vec![0; HEALTH_BYTES];
@@ -110,8 +110,10 @@ impl Controller {
         let mut log = vec![0; HEALTH_BYTES];
         let mut put = |at: usize, value: u64| log[at..at + 8].copy_from_slice(&value.to_le_bytes());
         let counters = &self.counters;
-        // Temperature in kelvin (bytes 1-2), spare and its threshold in percent (3, 4).
-        put(0, 300 << 8 | 100 << 24 | 10 << 32);
+        // Critical warnings (byte 0; bit 1 is the temperature), temperature in kelvin (1-2), spare
+        // and its threshold in percent (3, 4).
+        let warning = u64::from(self.events.is_too_warm()) << 1;
+        put(0, warning | u64::from(TEMPERATURE_KELVIN) << 8 | 100 << 24 | 10 << 32);
         // Units are thousands of 512 bytes, rounded up.
         put(32, counters.bytes_read.div_ceil(512_000));
         put(48, counters.bytes_written.div_ceil(512_000));

@@ -9,7 +9,7 @@ use spec::Command;
 use spec::event::AsyncEvent;
 
 use crate::controller::{Controller, Namespace, Phase, Progress, Shutdown};
-use crate::queues::{Answer, CompletionQueue, Ring, SubmissionQueue};
+use crate::queues::{Answer, Ring, SubmissionQueue};
 
 /// Most commands fetched from one queue before the next has its turn.
 const BURST: u32 = 64;
@@ -110,7 +110,7 @@ impl Controller {
     /// Where nothing else is to do: completion doorbells, and doorbells that belong to no queue.
     fn look_around(&mut self) -> bool {
         let mut moved = false;
-        self.deliver_event();
+        self.deliver_events();
         for position in 0..self.active.len() {
             let submission = self.submission[usize::from(self.active[position])].as_ref();
             let queue = submission.map_or(0, |q| q.completion_queue);
@@ -207,8 +207,12 @@ impl Controller {
             let Some(submission) = &self.submission[queue] else { continue };
             let (id, head) = (submission.completion_queue, submission.head);
             let Some(completion) = &mut self.completion[usize::from(id)] else { continue };
-            if completion.is_full() && completion.backlog.is_empty() {
-                Self::refresh_head(&mut self.events, completion, self.bar.completion_head(id));
+            if completion.is_full()
+                && completion.backlog.is_empty()
+                && completion.ring(self.bar.completion_head(id)) == Ring::Invalid
+            {
+                let count = &mut self.counters.stray_errors;
+                self.events.note_error(AsyncEvent::INVALID_DOORBELL_VALUE, count);
             }
             if completion.is_full() || !completion.backlog.is_empty() {
                 completion.backlog.push_back(answer);
@@ -224,13 +228,6 @@ impl Controller {
             fence_payload();
         }
         true
-    }
-
-    /// Takes the completion doorbell in the middle of posting; a wrong value is remembered.
-    fn refresh_head(events: &mut crate::events::Events, queue: &mut CompletionQueue, value: u32) {
-        if queue.ring(value) == Ring::Invalid {
-            events.remember(AsyncEvent::INVALID_DOORBELL_VALUE);
-        }
     }
 
     /// Removes submission queues whose Delete waits, once none of their commands is left.

@@ -151,6 +151,13 @@ fn admin_rows(host: &Host) -> Vec<Row> {
             0x00c,
         ),
         row("Base 5.27.1.2", "a power state above NPSS", features(0x09, 2, 1), 0x002),
+        row(
+            "Base 5.27.1.3 TMPSEL",
+            "a threshold of a sensor that is not there",
+            features(0x09, 4, 3 << 16),
+            0x002,
+        ),
+        row("Base 5.27.1.3 THSEL", "a reserved threshold", features(0x0a, 4, 2 << 20), 0x002),
         row("Base 5.27.1.4", "write cache off", features(0x09, 6, 0), 0x10e),
         row("Base 5.16", "an unknown log page", log(0xee), 0x109),
         row(
@@ -355,6 +362,76 @@ fn bad_admin_queues_and_configurations_are_fatal_until_a_reset() {
         let at = host.at(0);
         assert_eq!(host.admin(identify(1, 0, at)).status, 0, "{what}");
     }
+}
+
+fn log(page: u32, at: u64) -> Entry {
+    with(entry(0x02, u32::MAX, at, 0), 10, 127 << 16 | page)
+}
+
+/// Base 5.2: what was reported is masked by type, and each kind of event is kept, until its log page
+/// is read; Base 5.16.1.2: the log has the errors, youngest first.
+#[test]
+fn events_are_masked_by_type_until_their_log_is_read() {
+    let mut host = Host::ready(options());
+    let pair = host.pair(1, 16, 16);
+    let at = host.at(0);
+    // Errors before anybody asked: two kinds, one of them twice.
+    for value in [16, 17] {
+        host.ring_value(1, value);
+        host.settle();
+    }
+    host.ring(&pair);
+    host.ring_value(5, 9);
+    host.settle_doorbells();
+    // Too warm, but nobody asked for such events; then again, when somebody has.
+    let set = |feature, value| with(with(entry(9, 0, 0, 0), 10, feature), 11, value);
+    assert_eq!(host.admin(set(4, 250)).status, 0);
+    assert_eq!(host.admin(set(0x0b, 0b10)).status, 0);
+    assert_eq!(host.admin(set(4, 301)).status, 0, "not too warm");
+    assert_eq!(host.admin(log(2, at)).status, 0);
+    assert_eq!(host.bytes(0, 3), [0, 44, 1], "no critical warning at 300 K");
+    assert_eq!(host.admin(set(4, 300)).status, 0);
+    let get = with(with(entry(10, 0, 0, 0), 10, 4), 11, 0);
+    assert_eq!(host.admin(get).result, 300);
+    assert_eq!(host.admin(with(get, 10, 1 << 8 | 4)).result, 343, "the default");
+    assert_eq!(host.admin(with(get, 11, 1 << 20)).result, 0, "the lower threshold");
+
+    for _ in 0..4 {
+        host.send_admin(entry(0x0c, 0, 0, 0));
+    }
+    host.settle();
+    let results = |host: &mut Host| -> Vec<u32> {
+        let mut all: Vec<u32> =
+            std::iter::from_fn(|| host.take_admin()).map(|done| done.result).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(results(&mut host), [0x0001_0100, 0x0002_0101], "one of each type");
+    // Retained: still masked.
+    let retained = with(log(1, at), 10, 127 << 16 | 1 << 15 | 1);
+    assert_eq!(host.admin(retained).status, 0);
+    let log_bytes = host.bytes(0, 512);
+    let word = |at: usize| u16::from_le_bytes([log_bytes[at], log_bytes[at + 1]]);
+    let entries: Vec<_> = (0..4).map(|i| (log_bytes[64 * i], word(64 * i + 12))).collect();
+    assert_eq!(entries, [(3, 0x101 << 1), (2, 0x002 << 1), (1, 0x002 << 1), (0, 0)]);
+    assert_eq!((word(8), word(10), word(14)), (0xffff, 0xffff, 0xffff), "of no command");
+    assert_eq!(host.admin(log(2, at)).status, 0, "the other type's page");
+    assert_eq!(host.bytes(0, 1), [2], "a critical warning");
+    host.settle();
+    assert_eq!(results(&mut host), []);
+    host.send_admin(log(1, at));
+    host.settle();
+    assert_eq!(results(&mut host), [0, 0x0001_0000], "the kind that waited");
+    // Nothing is left to report; a reset forgets requests, events and the log.
+    host.send_admin(log(1, at));
+    host.settle();
+    assert_eq!(results(&mut host), [0]);
+    host.disable();
+    host.admin = host::Pair { tail: 0, head: 0, phase: true, ..host.admin };
+    host.admin.cq.fill(0, 32 * 16, 0);
+    host.enable();
+    assert_eq!(host.admin(log(1, at)).status, 0);
+    assert_eq!(host.bytes(0, 512), vec![0; 512]);
 }
 
 /// PCIe 3.1.2 and Base 5.2.1: error events, one at a time until the log is read.

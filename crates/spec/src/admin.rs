@@ -265,6 +265,8 @@ pub struct GetFeatures {
     pub feature: u8,
     /// Which value: 0 current, 1 default, 2 saved, 3 capabilities.
     pub select: u8,
+    /// What some features need to know which value is asked for; dword 11.
+    pub value: u32,
 }
 
 impl GetFeatures {
@@ -281,12 +283,14 @@ impl GetFeatures {
     pub fn encode(self) -> Command {
         let mut command = Command::new(Opcode::FEATURES, Nsid::NONE);
         command.cdw10 = u32::from(self.select & 7) << 8 | u32::from(self.feature);
+        command.cdw11 = self.value;
         command
     }
 
     /// The dwords of a command.
     pub fn decode(command: &Command) -> Self {
-        Self { feature: byte(command.cdw10), select: byte(command.cdw10 >> 8) & 7 }
+        let (feature, select) = (byte(command.cdw10), byte(command.cdw10 >> 8) & 7);
+        Self { feature, select, value: command.cdw11 }
     }
 }
 
@@ -361,8 +365,8 @@ mod tests {
         assert_eq!((command.cdw10, command.cdw11), (0x8000_0007, 0x0005_0003));
         assert_eq!(SetFeatures::decode(&command), set);
         assert_eq!(QueueCounts::decode(command.cdw11), counts);
-        let get = GetFeatures { feature: 7, select: GetFeatures::SELECT_CAPABILITIES };
-        assert_eq!(get.encode().cdw10, 0x0307);
+        let get = GetFeatures { feature: 7, select: GetFeatures::SELECT_CAPABILITIES, value: 5 };
+        assert_eq!((get.encode().cdw10, get.encode().cdw11), (0x0307, 5));
         assert_eq!(GetFeatures::decode(&get.encode()), get);
     }
 }

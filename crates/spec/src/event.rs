@@ -2,8 +2,11 @@
 //!
 //! Sources: NVMe Base 2.0c, 5.2 (Asynchronous Event Request), 5.16 (Get Log Page).
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 use crate::command::{Command, byte, half};
 use crate::number::Nsid;
+use crate::status::Status;
 
 /// Completion dword 0 of an Asynchronous Event Request.
 ///
@@ -27,10 +30,14 @@ pub struct AsyncEvent {
 impl AsyncEvent {
     /// Event type: an error that belongs to no command.
     pub const TYPE_ERROR: u8 = 0;
+    /// Event type: the health of the drive has changed.
+    pub const TYPE_HEALTH: u8 = 1;
     /// Error event: a doorbell of a queue that does not exist was written.
     pub const INVALID_DOORBELL_REGISTER: u8 = 0x00;
     /// Error event: a doorbell was given a value that cannot be.
     pub const INVALID_DOORBELL_VALUE: u8 = 0x01;
+    /// Health event: the temperature has crossed a threshold.
+    pub const TEMPERATURE_THRESHOLD: u8 = 0x01;
 
     /// The dword.
     pub const fn encode(self) -> u32 {
@@ -42,6 +49,43 @@ impl AsyncEvent {
         Self { event_type: byte(dword) & 7, what: byte(dword >> 8), log_page: byte(dword >> 16) }
     }
 }
+
+/// An entry of the Error Information log: 64 bytes, the youngest first.
+///
+/// Source: NVMe Base 2.0c, 5.16.1.2.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct ErrorEntry {
+    /// Which error this is, counted from 1; 0 marks an entry without one.
+    pub count: u64,
+    /// Submission queue of the command; `NONE` where the error belongs to none.
+    pub submission_queue: u16,
+    /// Command identifier; `NONE` as before.
+    pub command: u16,
+    /// Status in bits 1-15.
+    pub status: u16,
+    /// Where in the command the error lies; `NONE` as before.
+    pub location: u16,
+    reserved: [u64; 6],
+}
+
+impl ErrorEntry {
+    /// Bytes of an entry.
+    pub const BYTES: usize = 64;
+    /// What fields about a command hold where there was none.
+    pub const NONE: u16 = u16::MAX;
+
+    /// An error that belongs to no command.
+    pub fn of_no_command(count: u64, status: Status) -> Self {
+        let (submission_queue, command, location) = (Self::NONE, Self::NONE, Self::NONE);
+        let status = status.bits() << 1;
+        Self { count, submission_queue, command, status, location, ..Self::default() }
+    }
+}
+
+const _: () = assert!(size_of::<ErrorEntry>() == ErrorEntry::BYTES);
 
 /// Log page identifiers. Source: NVMe Base 2.0c, 5.16.1.
 pub struct LogPage;
@@ -108,6 +152,12 @@ mod tests {
         };
         assert_eq!(event.encode(), 0x0001_0100);
         assert_eq!(AsyncEvent::decode(0x0001_0100), event);
+        let entry = ErrorEntry::of_no_command(0x0807, Status::INVALID_QUEUE_ID);
+        assert_eq!(
+            entry.as_bytes()[..16],
+            *b"\x07\x08\0\0\0\0\0\0\xff\xff\xff\xff\x02\x02\xff\xff"
+        );
+        assert!(entry.as_bytes()[16..].iter().all(|byte| *byte == 0));
         let log = GetLogPage { page: 2, retain_event: true, dwords_z: 0x1_0002, offset: 1 << 33 };
         let command = log.encode();
         assert_eq!((command.opcode, command.cdw10, command.cdw11), (2, 0x0002_8002, 1));

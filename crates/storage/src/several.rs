@@ -10,8 +10,8 @@
 //!
 //! A member's token is the slot, the part's number, and a serial number of the submission, so that a
 //! completion that comes twice ends nothing the second time. The first error of a request is its
-//! status, and then it moved no bytes. Nothing here orders one
-//! request against another, as no drive does.
+//! status, and then it moved no bytes. Nothing here orders one request against another, as no drive
+//! does.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
