@@ -259,7 +259,10 @@ impl FaultyQueue {
         let resets = self.resets.load(Ordering::Acquire);
         if resets != self.resets_seen {
             self.resets_seen = resets;
+            let before = self.ready.len();
             self.end_all(status::ABORTED_QUEUE_DELETED);
+            let ended = self.ready[before..].iter().filter(|c| !c.status.is_success());
+            self.injector.note_ended_by_reset(ended.count() as u64);
         }
     }
 

@@ -90,6 +90,7 @@ pub struct Injector {
     block_bytes: u32,
     armed: Mutex<Vec<Armed>>,
     injected: [AtomicU64; FaultKind::ALL.len()],
+    ended_by_resets: AtomicU64,
 }
 
 impl Injector {
@@ -100,7 +101,13 @@ impl Injector {
     pub fn new(script: &FaultScript, block_bytes: u32) -> Self {
         assert!(block_bytes > 0, "a block has at least one byte");
         let armed = script.faults.iter().map(Armed::new).collect();
-        Self { block_bytes, armed: Mutex::new(armed), injected: Default::default() }
+        let armed = Mutex::new(armed);
+        Self {
+            block_bytes,
+            armed,
+            injected: Default::default(),
+            ended_by_resets: AtomicU64::new(0),
+        }
     }
 
     /// Decides for the next I/O, and counts what it decides.
@@ -125,6 +132,17 @@ impl Injector {
     /// How many faults of a kind have been injected.
     pub fn injected(&self, kind: FaultKind) -> u64 {
         self.injected[kind.index()].load(Ordering::Relaxed)
+    }
+
+    /// How many I/Os resets have ended without carrying them out: their own, and what was in flight
+    /// beside them.
+    pub fn ended_by_resets(&self) -> u64 {
+        self.ended_by_resets.load(Ordering::Relaxed)
+    }
+
+    /// Notes I/Os that a reset has ended.
+    pub(crate) fn note_ended_by_reset(&self, ios: u64) {
+        self.ended_by_resets.fetch_add(ios, Ordering::Relaxed);
     }
 
     /// How many faults have been injected.

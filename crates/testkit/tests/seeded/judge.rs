@@ -3,6 +3,7 @@
 use abi::ring::{CompletionRecord, OP_READ, OP_WRITE};
 use abi::status;
 use mem::Region;
+use sidecore::Moment;
 use sidecore_testkit::pattern;
 use sidecore_testkit::submitter::Submitter;
 use storage::faults::FaultKind;
@@ -234,26 +235,36 @@ fn check_counts(world: &World, fates: &[Fate], run: &Run, flipped: u64) {
         Trouble::Lost => surfaced(FaultKind::Lost, of(status::TIMED_OUT)),
         Trouble::Torn => surfaced(FaultKind::Torn, of(0x280)),
         Trouble::Reset => {
-            let most = 2 * u64::from(case.config.storage_depth.min(case.config.records));
             assert_eq!(injected(FaultKind::Reset), 2);
-            let aborted = of(0x007) + of(0x008);
-            assert!((2..=most).contains(&aborted), "{aborted} aborted");
+            // Each takes its own I/O, and what was in flight beside it: all of them are told.
+            let ended = world.injector.as_ref().map_or(0, |injector| injector.ended_by_resets());
+            assert!(ended >= 2, "{ended} ended by two resets");
+            assert_eq!(of(0x007) + of(0x008), ended, "aborted, as lanes saw it");
         }
         Trouble::Stuck => {
             assert_eq!(injected(FaultKind::Stuck), 2);
-            let most = 2 * u64::from(case.config.records);
-            assert!((2..=most).contains(&of(status::TIMED_OUT)), "{counters:?}");
+            // Each has stopped its queue, which nothing but a quiesce sets going again; what hung
+            // beside it and had time left was started again and is no error.
+            assert_eq!(counters.storage_quiesced, 2, "{counters:?}");
+            assert!((2..=asked).contains(&counters.timed_out), "{counters:?}");
+            assert_eq!(of(status::TIMED_OUT), counters.timed_out, "timed out, as lanes saw it");
         }
-        Trouble::Panic(_) => {
+        Trouble::Panic(moment) => {
             let panicked = world.panicked.load(std::sync::atomic::Ordering::Relaxed);
             assert_eq!((panicked, world.ring.epoch()), (1, 2), "a panic and a restart");
-            assert!(of(status::SIDE_CORE_LOST) <= counters.side_core_lost);
+            let (seen, lost) = (of(status::SIDE_CORE_LOST), counters.side_core_lost);
+            // After the words some lanes have seen the first of two answers to the same request.
+            let twice = moment == Moment::AfterWords;
+            assert!(seen == lost || (twice && seen < lost), "{seen} seen, {lost} lost");
         }
         Trouble::Stall => {
             assert_eq!(world.ring.epoch(), 2, "a stall and a restart");
             assert_eq!(of(status::SIDE_CORE_LOST), counters.side_core_lost);
         }
         Trouble::Nothing | Trouble::Slow => assert_eq!(of(status::SUCCESS), asked),
-        Trouble::Closed | Trouble::Deserters | Trouble::Drained => {}
+        Trouble::Deserters => {
+            assert!(injected(FaultKind::Late) + injected(FaultKind::Lost) > 0, "{counters:?}");
+        }
+        Trouble::Closed | Trouble::Drained => {}
     }
 }
