@@ -102,6 +102,8 @@ pub(crate) fn flip(memory: &Region, offset: usize, mask: u8) {
 
 /// Flips bits of one byte of a payload.
 pub(crate) fn flip_in_pieces(pieces: &[Piece], byte: usize, mask: u8) {
+    // In write-combining memory the payload must have left the core before it is read again.
+    mem::fence_full();
     let mut at = 0;
     for piece in pieces {
         let bytes = piece.bytes as usize;

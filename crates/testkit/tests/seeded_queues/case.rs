@@ -69,7 +69,7 @@ impl Case {
     pub fn draw(seed: u64) -> Self {
         let kinds = TROUBLES.len() as u64;
         let trouble = TROUBLES[usize::try_from(seed % kinds).expect("few kinds")];
-        let bam = seed / kinds % 2 == 0;
+        let bam = (seed / kinds).is_multiple_of(2);
         let polling = if bam { Polling::Gpu } else { Polling::Cpu };
         Self::of(seed, trouble, polling, seed / kinds / 2 % 2 == 1)
     }

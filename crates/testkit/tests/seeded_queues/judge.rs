@@ -66,7 +66,8 @@ fn allowed(trouble: Trouble, status: u16) -> bool {
         Trouble::Deserters | Trouble::Stuck | Trouble::Late | Trouble::Lost => {
             matches!(status, status::TIMED_OUT | ABORTED | DELETED)
         }
-        Trouble::Reset => status == DELETED,
+        // Where two resets, or a slow one, took a command beyond its limit.
+        Trouble::Reset => matches!(status, DELETED | status::TIMED_OUT),
         Trouble::Torn => status == 0x280,
     };
     status == status::SUCCESS || other
