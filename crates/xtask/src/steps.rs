@@ -105,6 +105,11 @@ const STEPS: &[Step] = &[
         run: qemu::step,
     },
     Step { name: "bench", about: "the default bench ends well, its rows hold", run: bench::step },
+    Step {
+        name: "copoll",
+        about: "load steps of co-polled queues: flips, who polled, what it cost, nothing lost",
+        run: bench::copoll,
+    },
     Step { name: "report", about: "its report in a browser without network", run: bench::report },
     Step {
         name: "instructions",

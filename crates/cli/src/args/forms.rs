@@ -33,15 +33,16 @@ pub struct CompareArgs {
     /// Runs of each row; tables show all of them together, the JSON the range.
     #[arg(long, value_parser = count, default_value = "3")]
     pub repeats: u32,
-    /// Model of the software drive: I/Os a second.
-    #[arg(long, value_name = "IOPS")]
-    pub drive_iops: Option<u64>,
+    /// Model of the software drive: I/Os a second; 0 for as many as the emulation can. Below what
+    /// that is, so that a row says something about the system and not about the emulation.
+    #[arg(long, value_name = "IOPS", default_value_t = 20_000)]
+    pub drive_iops: u64,
     /// Model of the software drive: bytes a second.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub drive_bandwidth: Option<u64>,
     /// Model of the software drive: latency, as for bench.
-    #[arg(long, value_name = "LATENCY")]
-    pub drive_latency: Option<String>,
+    #[arg(long, value_name = "LATENCY", default_value = "lognormal:80us:0.3")]
+    pub drive_latency: String,
     /// Milliseconds after which an I/O without an answer ends as an error.
     #[arg(long, value_name = "MS", value_parser = count, default_value = "5000")]
     pub limit_ms: u32,

@@ -108,6 +108,24 @@ fn run(files: &Files) -> Result<(Finished, f64)> {
     Ok((finished, cpu_s))
 }
 
+/// Steps the load of co-polled queues; the command's own checks are the step's.
+pub fn copoll() -> Result<Outcome> {
+    let program = build()?;
+    let run = Run::new(program).words("bench copoll --json").seconds(300).log("copoll")?.run()?;
+    let mut outcome = Outcome::default();
+    let line = run.output.lines().find(|line| line.starts_with('{'));
+    let line = line.with_context(|| format!("bench copoll {}\n{}", run.how(), run.output))?;
+    let report: Value = serde_json::from_str(line).context("the report of bench copoll")?;
+    let checks = report["checks"].as_array().context("bench copoll without checks")?;
+    outcome.check(checks.len() == 5, || format!("{} checks, not 5", checks.len()));
+    for check in checks {
+        let said = format!("{}: {}", check["what"], check["found"]);
+        outcome.check(check["pass"] == true, || format!("{said}\n{line}"));
+        outcome.notes.push(said);
+    }
+    Ok(outcome)
+}
+
 /// Checks what holds of every row.
 fn check_row(outcome: &mut Outcome, row: &Value) {
     let missing: Vec<_> = FIELDS.iter().filter(|field| row.get(**field).is_none()).collect();
