@@ -18,6 +18,11 @@ use crate::threads::{Ladder, Rung, SLEEP_MAX, check_cpus, elapsed_ns, os_error};
 
 /// Busy passes between two publications.
 const PUBLISH_PASSES: u32 = 4096;
+/// Sleeps between two publications of an agent that finds nothing: reading its CPU time costs more
+/// than a look at its queues.
+const PUBLISH_SLEEPS: u32 = 16;
+/// Longest sleep of an agent all of whose queues are with lanes.
+const SLEEP_WITH_LANES: Duration = Duration::from_millis(2);
 /// How often recovery looks while all is well, and while something is under way.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 const LOOK_BUSY: Duration = Duration::from_micros(50);
@@ -71,7 +76,18 @@ impl Threads {
             let common = Arc::clone(&common);
             let cpu = placement.first_cpu.map(|first| first + index);
             let ladder = Ladder::new(placement.shared);
-            let run = move || Polling { common, agent, clock, ladder, since_publish: 0 }.run(cpu);
+            let run = move || {
+                let polling = Polling {
+                    common,
+                    agent,
+                    clock,
+                    ladder,
+                    since_publish: 0,
+                    found: false,
+                    sleeps: 0,
+                };
+                polling.run(cpu);
+            };
             let handle = Builder::new().name(format!("copilot-{index}")).spawn(run);
             let handle = handle.map_err(os_error(format!("agent {index}'s thread")));
             threads.agents.push(handle.inspect_err(|_| threads.stop_agents())?);
@@ -117,6 +133,9 @@ struct Polling {
     clock: Instant,
     ladder: Ladder,
     since_publish: u32,
+    /// Whether completions were found since the last publication.
+    found: bool,
+    sleeps: u32,
 }
 
 impl Polling {
@@ -132,6 +151,7 @@ impl Polling {
             let progress = self.agent.step(now_ns);
             self.since_publish += 1;
             if progress.completions > 0 {
+                self.found = true;
                 self.ladder.progress(now_ns);
                 if self.since_publish >= PUBLISH_PASSES {
                     self.publish();
@@ -142,8 +162,12 @@ impl Polling {
                 Rung::Spin => std::hint::spin_loop(),
                 Rung::Yield => std::thread::yield_now(),
                 Rung::Sleep => {
-                    self.publish();
-                    self.ladder.sleep(SLEEP_MAX);
+                    self.sleeps += 1;
+                    if self.found || self.sleeps >= PUBLISH_SLEEPS {
+                        self.publish();
+                    }
+                    let all_with_lanes = progress.with_lanes as usize == self.agent.queues();
+                    self.ladder.sleep(if all_with_lanes { SLEEP_WITH_LANES } else { SLEEP_MAX });
                 }
             }
         }
@@ -152,6 +176,8 @@ impl Polling {
 
     fn publish(&mut self) {
         self.since_publish = 0;
+        self.found = false;
+        self.sleeps = 0;
         self.agent.publish(thread_cpu_ns(), self.ladder.take_slept());
     }
 }
