@@ -33,6 +33,10 @@ const DESTINATION_BYTES_MAX: u64 = 1 << 30;
 const TIMES: u32 = 10;
 /// How long full load is measured before anything else.
 const CALIBRATION: Duration = Duration::from_millis(1500);
+/// A load consists of so many launches of equal length, by the rate that was measured; some more
+/// are prepared, for when it goes faster.
+const PARTS: u32 = 4;
+const PARTS_MORE: u32 = 4;
 /// Shares of full load's completions that are the thresholds where nobody says.
 const HIGH_SHARE: f64 = 0.45;
 const LOW_SHARE: f64 = 0.25;
@@ -172,10 +176,10 @@ struct Bench<'a> {
     order: Order,
 }
 
-/// A load to come.
+/// A load to come: rounds one after the other until its time is over.
 struct Load {
     percent: u32,
-    round: Arc<Round>,
+    rounds: Vec<Arc<Round>>,
 }
 
 impl<'a> Bench<'a> {
@@ -226,11 +230,16 @@ impl<'a> Bench<'a> {
         let (mut loads, mut base) = (Vec::new(), 0);
         let steps = (0..self.args.steps).flat_map(|_| [100, 10]);
         for percent in std::iter::once(10).chain(steps) {
-            let ios = full * f64::from(percent) / 100.0 * self.args.hold.as_secs_f64();
+            let part = self.args.hold.as_secs_f64() / f64::from(PARTS);
+            let ios = full * f64::from(percent) / 100.0 * part;
             let ios = usize::try_from(units::whole(ios).max(1)).context("a huge load")?;
-            let round = self.round(ios, base)?;
-            base += (round.slots * round.io_bytes as usize).next_multiple_of(4096);
-            loads.push(Load { percent, round: Arc::new(round) });
+            let mut rounds = Vec::new();
+            for _ in 0..PARTS + PARTS_MORE {
+                let round = self.round(ios, base)?;
+                base += (round.slots * round.io_bytes as usize).next_multiple_of(4096);
+                rounds.push(Arc::new(round));
+            }
+            loads.push(Load { percent, rounds });
         }
         ensure!(
             base as u64 <= DESTINATION_BYTES_MAX,
@@ -256,14 +265,16 @@ impl<'a> Bench<'a> {
                 break;
             }
             progress.show(phases.len() as u64, &format!("{} % load", load.percent));
-            let (phase, outcome) = self.phase(&mut runner, load)?;
+            let (phase, of_phase) = self.phase(&mut runner, load)?;
             phases.push(phase);
-            outcomes.push(outcome);
+            outcomes.push(of_phase);
         }
         drop(progress);
         let flips = runner.runner().flips();
-        for ((phase, load), outcome) in phases.iter_mut().zip(&loads).zip(&outcomes) {
-            phase.verified = self.verified(&mut runner, &load.round, outcome)?;
+        for ((phase, load), outcomes) in phases.iter_mut().zip(&loads).zip(&outcomes) {
+            for (round, outcome) in load.rounds.iter().zip(outcomes) {
+                phase.verified += self.verified(&mut runner, round, outcome)?;
+            }
         }
         for n in 0..phases.len() {
             let until = phases.get(n + 1).map_or(u64::MAX, |next| next.begun_ns);
@@ -276,25 +287,33 @@ impl<'a> Bench<'a> {
         &self,
         runner: &mut Counted<LaneRunner>,
         load: &Load,
-    ) -> Result<(Phase, RoundOutcome)> {
+    ) -> Result<(Phase, Vec<RoundOutcome>)> {
         let warps = self.args.warps * if load.percent == 100 { TIMES } else { 1 };
         runner.runner_mut().set_warps(warps);
         let before = runner.bill();
         let agents_before = runner.runner().agent_cpu_seconds();
         let begun_ns = runner.runner().elapsed_ns();
-        let outcome = runner.run(&load.round)?;
-        let ended_ns = runner.runner().elapsed_ns();
+        let mut outcomes = Vec::new();
+        let mut ended_ns = begun_ns;
+        for round in &load.rounds {
+            if Duration::from_nanos(ended_ns - begun_ns) >= self.args.hold || interrupt::asked() {
+                break;
+            }
+            outcomes.push(runner.run(round)?);
+            ended_ns = runner.runner().elapsed_ns();
+        }
         let poller_cpu_s = runner.runner().agent_cpu_seconds() - agents_before;
         let bill = runner.bill();
         let seconds = (ended_ns - begun_ns) as f64 * 1e-9;
-        let bad = outcome.results.iter().filter(|r| r.status != abi::status::SUCCESS);
+        let results = || outcomes.iter().flat_map(|outcome| &outcome.results);
+        let ios = results().count() as u64;
         let phase = Phase {
             load_percent: load.percent,
             seconds,
-            ios: outcome.results.len() as u64,
-            errors: bad.count() as u64,
+            ios,
+            errors: results().filter(|r| r.status != abi::status::SUCCESS).count() as u64,
             verified: 0,
-            iops: outcome.results.len() as f64 / outcome.seconds.max(1e-9),
+            iops: ios as f64 / seconds.max(1e-9),
             polled_gpu: bill.completions_polled_gpu - before.completions_polled_gpu,
             polled_cpu: bill.completions_polled_cpu - before.completions_polled_cpu,
             poller_cpu_s,
@@ -306,7 +325,7 @@ impl<'a> Bench<'a> {
             begun_ns,
             ended_ns,
         };
-        Ok((phase, outcome))
+        Ok((phase, outcomes))
     }
 
     /// I/Os that ended well, whose edges were right on arrival, and that are right in every byte.
