@@ -67,6 +67,9 @@ pub fn step() -> Result<Outcome> {
     let text = tree::read(DIFFERENCES)?;
     let explained: Differences = toml::from_str(&text).context(DIFFERENCES)?;
     compare(&ours, &theirs, &explained.difference, &mut outcome);
+    let version =
+        Run::new("qemu-system-x86_64").arg("--version").log("qemu-version")?.run()?.output;
+    outcome.notes.extend(version.lines().next().map(str::to_owned));
     let different = explained.difference.len();
     outcome.notes.push(format!("{} answers, {different} of them explained", ours.len()));
     Ok(outcome)
