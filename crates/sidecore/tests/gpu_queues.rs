@@ -42,6 +42,7 @@ fn an_agent_answers_each_command_with_its_status_and_rings_once_a_pass() {
             let counters = bed.queues.counters_now()[pair];
             assert_eq!((counters.completions_polled, counters.cpu_doorbells), (6, 1));
             assert_eq!(bed.sq_head(pair), bed.tail(pair), "all entries are free again");
+            assert_eq!(bed.cq_doorbell(pair), 6, "the drive may use what was seen, no more");
         }
     }
 }

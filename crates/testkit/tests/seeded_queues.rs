@@ -97,7 +97,7 @@ fn every_seed() {
 
 #[test]
 fn queues_that_change_hands() {
-    let seeds = number("SIDECORE_SEEDS").map_or(COPOLL_SEEDS, |seeds| seeds / 4);
+    let seeds = number("SIDECORE_SEEDS").map_or(COPOLL_SEEDS, |seeds| (seeds / 4).max(4));
     let flips = try_all("queues_that_change_hands", seeds, Case::draw_copoll);
     assert!(flips > 0, "no queue changed hands");
 }

@@ -198,6 +198,12 @@ impl Bed {
         self.settle();
     }
 
+    /// What the drive was told last of how far completions are drained.
+    pub fn cq_doorbell(&self, pair: usize) -> u32 {
+        let doorbell = at(&self.bar, self.hands[pair].view.cq_doorbell);
+        self.bar.u32_at(doorbell).load(Ordering::Acquire)
+    }
+
     pub fn tail(&self, pair: usize) -> u64 {
         self.hands[pair].tail
     }
