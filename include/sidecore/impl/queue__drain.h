@@ -40,11 +40,14 @@ template <class P>
 SC_DEVICE void QueuePair<P>::deliver(u64 answer, u32 epoch) const {
   const u64 cid = answer >> 32 & 0xffff;
   u64* const target = word(view_->completions, cid);
-  // A word of an earlier epoch is none: the host answers for commands that were never sent, too.
-  const u64 old = arch::load_relaxed(target);
-  const bool known = cid >> view_->cid_log2 == 0 &&
-                     (arch::load_relaxed_device(word(view_->cids, cid)) & 0xff) != abi::CID_FREE &&
-                     (old == 0 || static_cast<u16>(old) != static_cast<u16>(epoch));
+  bool known = cid >> view_->cid_log2 == 0 &&
+               (arch::load_relaxed_device(word(view_->cids, cid)) & 0xff) != abi::CID_FREE;
+  if (known) {
+    // A word of this epoch: the drive says it twice. (One of an earlier epoch says nothing.)
+    const u64 there = arch::load_relaxed(target);
+    known = (there >> 48 & abi::COMPLETION_DONE) == 0 ||
+            static_cast<u16>(there) != static_cast<u16>(epoch);
+  }
   if (!known) {
     arch::fetch_add_device(&state()->strays, 1ull);
     return;

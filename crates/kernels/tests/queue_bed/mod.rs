@@ -108,6 +108,8 @@ pub struct QueueBed {
     pub host: Region,
     pub lists: Region,
     pub map: Arc<AddressMap>,
+    /// Where the positions of the first epoch start.
+    pub first: u64,
     layout: Layout,
     admin: Admin,
     now_ns: u64,
@@ -162,6 +164,7 @@ impl QueueBed {
             host: Region::map_anonymous(24 + (8 << config.cid_log2), MemoryKind::Host).unwrap(),
             lists: region(&map, page, MemoryKind::Window),
             map,
+            first: next_start(config.start, config.depth_log2),
             layout,
             admin,
             now_ns: 1_000,
@@ -169,8 +172,9 @@ impl QueueBed {
         };
         bed.enable();
         bed.create_queues();
-        let start = bed.config.start;
-        bed.initialise(next_start(start, bed.config.depth_log2), 1);
+        bed.prepare(bed.first, 1);
+        bed.store_state(open(1));
+        mem::fence_payload();
         bed
     }
 
@@ -234,14 +238,13 @@ impl QueueBed {
         }
     }
 
-    /// Sets all that changes in a new epoch, and opens it.
-    pub fn initialise(&self, start: u64, epoch: u32) {
+    /// Sets all that changes in a new epoch; `store_state` then opens it.
+    pub fn prepare(&self, start: u64, epoch: u32) {
         self.cq.fill(0, self.cq.len_bytes(), 0);
         let old = self.device.u64_at(std::mem::offset_of!(QueueState, cid_next));
         let next = old.load(Ordering::Relaxed);
         let mut state =
             QueueState::at(start, if epoch == 1 { self.config.start } else { next }, epoch);
-        let open = state.state;
         state.state = u64::from(QUEUE_QUIESCED) | u64::from(epoch - 1) << 32;
         self.device.write_bytes(0, state.as_bytes());
         for slot in 0..1u64 << self.config.depth_log2 {
@@ -261,8 +264,6 @@ impl QueueBed {
         let head = u32::try_from(start & 0xffff_ffff).unwrap();
         let word = OwnerWord::pack(owner, phase, 0, head).word;
         self.device.u64_at(self.layout.owner).store(word, Ordering::Relaxed);
-        mem::fence_payload();
-        self.store_state(open);
         mem::fence_payload();
     }
 
@@ -410,6 +411,11 @@ impl Agent {
         let head = u32::try_from(self.head & mask).unwrap();
         self.bar.u32_at(DOORBELLS + 12).store(head, Ordering::Release);
         true
+    }
+
+    /// Goes on with queues that were made anew; what the old ones still said is not heard.
+    pub fn renew(&mut self, start: u64, epoch: u32) {
+        (self.head, self.sq_head, self.epoch, self.turn) = (start, start, epoch, Turn::Cpu);
     }
 
     fn low(&self) -> u32 {
