@@ -1,9 +1,10 @@
-//! Compiles the example's kernel for the simulated GPU.
+//! Compiles the examples' kernels for the simulated GPU.
 
 #[path = "../crates/simt/build/kernels.rs"]
 mod kernels;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    kernels::compile("byte_sum", &kernels::include_dir(), &["byte_sum.cu"]);
+    let sources = ["byte_sum.cu", "read_async.cu", "read_sync.cu"];
+    kernels::compile("examples", &kernels::include_dir(), &sources);
 }
