@@ -144,7 +144,9 @@ SC_DEVICE bool QueuePair<P>::take_cid(u32& cid) const {
     const u32 kind = static_cast<u32>(seen & 0xff);
     bool free = kind == abi::CID_FREE;
     if (kind == abi::CID_RETIRED) {
-      // Its lane has left. Drained, or forgotten with an earlier epoch?
+      // Its lane has left. Drained, or forgotten with an earlier epoch? The lane had emptied the word
+      // before it left: nothing older may be seen.
+      arch::fence_system();
       const u16 of = static_cast<u16>(seen >> 16);
       const u64 done = arch::load_relaxed(answer);
       free = of != epoch || (static_cast<u16>(done) == of && (done >> 48 & abi::COMPLETION_DONE) != 0);

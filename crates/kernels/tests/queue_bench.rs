@@ -1,0 +1,131 @@
+//! The benchmark kernels over queue pairs do every planned I/O once, check its edges, and count what
+//! they did; how many doorbells an I/O costs is printed.
+
+mod queue_bed;
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use abi::bench::{
+    BENCH_CHECK_EDGES, BENCH_EDGES_RIGHT, BENCH_SUBMITTED, BenchEdges, BenchIo, BenchResult,
+    QueueBenchArgs, QueueBenchTotals,
+};
+use abi::queue::{DmaBufferView, QueuePairView, QueueState};
+use abi::ring::OP_READ;
+use gpu::{Gpu, Kernel, LaunchShape, SimulatedGpu, SimulatedOptions};
+use mem::{MemoryKind, Region};
+use queue_bed::{Config, QueueBed, SOURCE_BYTES};
+use sidecore_kernels as kernels;
+use storage::pattern;
+use zerocopy::{FromZeros, IntoBytes};
+
+const IO_BYTES: usize = 4096;
+const IOS: usize = 2000;
+
+struct Ran {
+    results: Vec<BenchResult>,
+    totals: QueueBenchTotals,
+    agent: u64,
+}
+
+fn edges(address: u64) -> BenchEdges {
+    let pair = |at| <[u64; 2]>::from(pattern::unit_words(at, 0));
+    BenchEdges { first: pair(address), last: pair(address + IO_BYTES as u64 - 16) }
+}
+
+fn host(bytes: &[u8]) -> Region {
+    let region = Region::map_anonymous(bytes.len(), MemoryKind::Host).unwrap();
+    region.write_bytes(0, bytes);
+    region
+}
+
+fn run(bed: &mut QueueBed, kernel: &Kernel, batch: u32) -> Ran {
+    let gpu = SimulatedGpu::new(SimulatedOptions { threads: 1, ..SimulatedOptions::default() });
+    let buffer = Region::map_anonymous(IOS * IO_BYTES, MemoryKind::Window).unwrap();
+    buffer.fill(0, IOS * IO_BYTES, 0xa5);
+    bed.map.register(buffer.clone()).unwrap();
+    let blocks = SOURCE_BYTES / IO_BYTES;
+    let plan: Vec<_> = (0..IOS)
+        .map(|io| BenchIo {
+            source_offset: (io * 97 % blocks * IO_BYTES) as u64,
+            opcode: OP_READ.into(),
+            reserved: 0,
+        })
+        .collect();
+    let all_edges: Vec<_> = plan.iter().map(|io| edges(io.source_offset)).collect();
+    let mut results = vec![BenchResult::new_zeroed(); IOS];
+    let mut totals = QueueBenchTotals::new_zeroed();
+    let views = host(<[QueuePairView]>::as_bytes(&[bed.view()]));
+    let (plan, all_edges) = (host(plan.as_bytes()), host(all_edges.as_bytes()));
+    let (results_at, totals_at) = (host(results.as_bytes()), host(totals.as_bytes()));
+    let args = QueueBenchArgs {
+        queues: views.address(),
+        plan: plan.address(),
+        edges: all_edges.address(),
+        results: results_at.address(),
+        totals: totals_at.address(),
+        ios: IOS as u64,
+        buffer: DmaBufferView {
+            address: buffer.address(),
+            bus: buffer.address(),
+            bytes: (IOS * IO_BYTES) as u64,
+        },
+        io_bytes: u32::try_from(IO_BYTES).unwrap(),
+        queue_count: 1,
+        batch,
+        flags: BENCH_CHECK_EDGES,
+    };
+    let shape = LaunchShape { blocks: 2, threads_per_block: 64, shared_bytes: 0 };
+    let mut launch = gpu.launch(kernel, shape, args.as_bytes()).unwrap();
+    let over = AtomicBool::new(false);
+    let agent = std::thread::scope(|scope| {
+        let service = scope.spawn(|| {
+            let mut agent = bed.agent();
+            let clock = Instant::now();
+            while !over.load(Ordering::Relaxed) {
+                let now_ns = 1_000_000 + u64::try_from(clock.elapsed().as_nanos()).unwrap();
+                let worked = bed.controller.step(now_ns) == ctrl::Progress::Worked;
+                if !((!bed.config.scan && agent.step()) || worked) {
+                    std::thread::sleep(Duration::from_micros(20));
+                }
+            }
+            agent.drained
+        });
+        let ended = launch.wait(Duration::from_secs(120));
+        over.store(true, Ordering::Relaxed);
+        ended.unwrap_or_else(|| panic!("{} hangs", kernel.name)).unwrap();
+        service.join().unwrap()
+    });
+    results_at.read_bytes(0, results.as_mut_bytes());
+    totals_at.read_bytes(0, totals.as_mut_bytes());
+    Ran { results, totals, agent }
+}
+
+#[test]
+fn every_planned_io_is_done_once_and_counted_where_it_happens() {
+    for (config, kernel) in
+        [(Config::bam(6), kernels::BENCH_BAM), (Config::copilot(6), kernels::BENCH_COPILOT)]
+    {
+        for batch in [1, 4, 16] {
+            let mut bed =
+                QueueBed::new(Config { prp_lists: false, cid_log2: 12, ..config.clone() });
+            let ran = run(&mut bed, &kernel, batch);
+            let at = format!("{}, batch {batch}", kernel.name);
+            let flags = BENCH_EDGES_RIGHT | BENCH_SUBMITTED;
+            for (io, result) in ran.results.iter().enumerate() {
+                assert_eq!((result.status, result.flags), (0, flags), "{at}: {io} {result:?}");
+                assert_eq!(result.detail as usize, IO_BYTES, "{at}: {io}");
+            }
+            let ios = IOS as u64;
+            let (gpu, cpu) = if bed.config.scan { (ios, 0) } else { (0, ios) };
+            assert_eq!((ran.totals.polled_by_gpu, ran.totals.polled_by_cpu), (gpu, cpu), "{at}");
+            assert_eq!((ran.agent, ran.totals.request_bytes), (cpu, ios * 64), "{at}");
+            assert_eq!(bed.controller.counters().read().io_commands, ios, "{at}");
+            let sq = bed.state(offset_of!(QueueState, sq_doorbells));
+            let cq = bed.state(offset_of!(QueueState, cq_doorbells));
+            assert!(sq <= ios && cq <= gpu, "{at}: {sq} {cq}");
+            println!("{at}: {sq} SQ and {cq} CQ doorbells by lanes for {ios} I/Os");
+        }
+    }
+}
