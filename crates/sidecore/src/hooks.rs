@@ -10,6 +10,8 @@ use std::sync::Arc;
 pub enum Moment {
     /// Completion words are out, their records are not free yet.
     AfterWords,
+    /// Completion words are stored, and have perhaps not left the core.
+    AmidWords,
     /// Before the ring is looked at, with the ring's lock held.
     BeforeFetch,
     /// Requests are claimed, payload and completion words are not all stored.

@@ -444,6 +444,7 @@ impl Service {
         for done in &self.done {
             records.at(done.record as usize).store(done.word.word, Ordering::Relaxed);
         }
+        hooks.at(Moment::AmidWords);
         if publish && !self.is_over(ring) {
             ring.window.u64_at(FETCHED_AT).store(self.head, Ordering::Relaxed);
             self.published = self.head;

@@ -298,8 +298,13 @@ fn closing_a_ring_ends_what_is_in_flight_first() {
 
 #[test]
 fn a_panic_at_any_moment_ends_what_was_in_flight_and_the_ring_goes_on() {
-    let moments =
-        [Moment::BeforeFetch, Moment::BeforePoll, Moment::BeforeWords, Moment::AfterWords];
+    let moments = [
+        Moment::BeforeFetch,
+        Moment::BeforePoll,
+        Moment::BeforeWords,
+        Moment::AmidWords,
+        Moment::AfterWords,
+    ];
     for moment in moments {
         for skip in 0..4 {
             let left = Arc::new(std::sync::atomic::AtomicI64::new(skip));

@@ -120,3 +120,15 @@ fn a_ring_closed_under_its_lanes_opens_again() {
         }
     }
 }
+
+#[test]
+fn words_of_a_lost_side_core_do_not_come_late() {
+    for seed in 0..24 {
+        let trouble = Trouble::Panic(sidecore::Moment::AmidWords);
+        let tried = catch_unwind(AssertUnwindSafe(|| try_case(Case::with(seed, trouble))));
+        tried.unwrap_or_else(|panic| {
+            eprintln!("seed {seed}: {trouble:?}, {:?}", Case::with(seed, trouble).config);
+            resume_unwind(panic)
+        });
+    }
+}
