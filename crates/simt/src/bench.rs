@@ -2,7 +2,8 @@
 //!
 //! Block `b` belongs to worker `b % workers`. A worker keeps as many blocks resident as its share of
 //! the lanes allows; the others wait until one has ended. Ready lanes run in turn; sleeping lanes run
-//! no earlier than their time. A worker whose lanes all sleep gives its CPU away: side cores need it.
+//! no earlier than their time. A worker whose lanes all sleep, or have all looked in vain for what
+//! they wait for, gives its CPU away: side cores need it.
 
 mod worker;
 

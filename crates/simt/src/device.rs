@@ -112,22 +112,29 @@ unsafe extern "C" {
     safe fn sidecore_simt_thread_address() -> *mut ThreadState;
 }
 
+/// That this OS thread runs a lane; it runs none any more when this is dropped.
+pub(crate) struct InLane {
+    /// Address of the thread's own thread-local. Neither `Send` nor `Sync`, so it stays that.
+    state: *mut ThreadState,
+}
+
 /// Says which lane this OS thread runs from now on.
-pub(crate) fn enter_lane(context: &LaneContext) {
-    let state = ThreadState {
+pub(crate) fn enter_lane(context: &LaneContext) -> InLane {
+    let state = sidecore_simt_thread_address();
+    let entered = ThreadState {
         view: std::ptr::from_ref(context).cast::<LaneView>(),
         modelled: u32::from(context.modelled),
     };
     // SAFETY: the address of this thread's own thread-local, which no one else holds a reference to.
-    unsafe { sidecore_simt_thread_address().write(state) };
+    unsafe { state.write(entered) };
+    InLane { state }
 }
 
-/// Says that this OS thread runs no lane.
-pub(crate) fn leave_lane() {
-    // SAFETY: as in `enter_lane`.
-    unsafe {
-        sidecore_simt_thread_address().write(ThreadState { view: std::ptr::null(), modelled: 0 })
-    };
+impl Drop for InLane {
+    fn drop(&mut self) {
+        // SAFETY: as in `enter_lane`; this value cannot leave the thread that it was made on.
+        unsafe { self.state.write(ThreadState { view: std::ptr::null(), modelled: 0 }) };
+    }
 }
 
 /// Asks the worker, from inside a lane.

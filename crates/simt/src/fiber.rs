@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 
-use crate::device::{Call, LaneContext, Reply, enter_lane, leave_lane};
+use crate::device::{Call, LaneContext, Reply, enter_lane};
 use crate::{Entry, LaunchError};
 
 /// Bytes of a lane's stack. Device code needs a few KiB; what is never touched costs no memory.
@@ -97,9 +97,9 @@ impl Fiber {
     /// Runs the lane until its next call; `None` when it has returned.
     pub(crate) fn resume(&mut self, reply: Reply) -> Option<Call> {
         let coroutine = self.coroutine.as_mut()?;
-        enter_lane(&self.context);
+        let entered = enter_lane(&self.context);
         let result = coroutine.resume(reply);
-        leave_lane();
+        drop(entered);
         match result {
             CoroutineResult::Yield(call) => Some(call),
             CoroutineResult::Return(()) => None,

@@ -90,6 +90,8 @@ struct Worker<'a> {
     ready: VecDeque<LaneId>,
     /// Sleeping lanes by the time they go on.
     sleeping: BinaryHeap<Reverse<(u64, LaneId)>>,
+    /// Lanes run since one did something else than go to sleep again.
+    fruitless: usize,
     now_ns: u64,
 }
 
@@ -103,6 +105,7 @@ impl<'a> Worker<'a> {
             resident: 0,
             ready: VecDeque::new(),
             sleeping: BinaryHeap::new(),
+            fruitless: 0,
             now_ns: clock::now_ns(),
         }
     }
@@ -122,6 +125,10 @@ impl<'a> Worker<'a> {
             looks += 1;
             if self.ready.is_empty() && self.resident > 0 {
                 self.rest();
+            } else if self.fruitless > self.ready.len() + self.sleeping.len() {
+                // Every lane has looked in vain since: what they wait for needs a CPU too.
+                self.fruitless = 0;
+                std::thread::yield_now();
             }
             if looks % LOOKS_PER_CPU_RECORD == 0 {
                 self.assignment.record_cpu();
@@ -159,12 +166,15 @@ impl<'a> Worker<'a> {
                 Event::Timer => block.answer(thread, Reply::word(clock::now_ns())),
                 Event::Access(access) => unreachable!("{access:?} in bench mode"),
                 Event::Sleeps { ns } => {
-                    // From the last look at the clock; what that is too early, the next look adds.
                     let until = clock::now_ns() + u64::from(ns);
                     self.sleeping.push(Reverse((until, lane)));
+                    self.fruitless += 1;
                     break;
                 }
-                Event::Blocked | Event::Returned => break,
+                Event::Blocked | Event::Returned => {
+                    self.fruitless = 0;
+                    break;
+                }
             }
         }
         self.ready.extend(block.woken.drain(..).map(|thread| LaneId { slot, thread }));
