@@ -22,6 +22,13 @@ pub struct Bars {
     pub values: Vec<Option<f64>>,
 }
 
+/// Where things lie: width of the drawing, base line, and the value at the top.
+struct Frame {
+    width: f64,
+    base: f64,
+    top: f64,
+}
+
 /// The drawing. The values stand over their bars.
 pub fn grouped_bars(
     title: &str,
@@ -34,7 +41,7 @@ pub fn grouped_bars(
     let width = (LEFT + RIGHT + GROUP * groups.len().max(1) as f64).max(WIDTH_MIN);
     let highest = series.iter().flat_map(|bars| &bars.values).flatten().copied();
     let top = highest.fold(0.0, f64::max).max(1e-9) * 1.1;
-    let base = HEIGHT - BOTTOM;
+    let frame = Frame { width, base: HEIGHT - BOTTOM, top };
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n\
@@ -44,21 +51,35 @@ pub fn grouped_bars(
         escape(title),
         escape(note)
     );
-    for step in 0..=5 {
-        let value = top * f64::from(step) / 5.0;
-        let at = base - (base - TOP) * f64::from(step) / 5.0;
-        let _ = writeln!(
-            out,
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#dddddd\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            width - RIGHT,
-            LEFT - 6.0,
-            at + 4.0,
-            number(value)
-        );
-    }
-    let bar = GROUP * 0.84 / series.len().max(1) as f64;
+    frame.grid(&mut out);
     for (n, bars) in series.iter().enumerate() {
+        frame.bars(&mut out, n, series.len(), bars);
+    }
+    frame.labels(&mut out, groups, y);
+    out.push_str("</svg>\n");
+    out
+}
+
+impl Frame {
+    fn grid(&self, out: &mut String) {
+        for step in 0..=5 {
+            let share = f64::from(step) / 5.0;
+            let at = self.base - (self.base - TOP) * share;
+            let _ = writeln!(
+                out,
+                "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" \
+                 stroke=\"#dddddd\"/>\
+                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                self.width - RIGHT,
+                LEFT - 6.0,
+                at + 4.0,
+                number(self.top * share)
+            );
+        }
+    }
+
+    /// One system's bars, and its key.
+    fn bars(&self, out: &mut String, n: usize, of: usize, bars: &Bars) {
         let colour = COLOURS[n % COLOURS.len()];
         let key = 16.0 + 130.0 * n as f64;
         let _ = writeln!(
@@ -68,11 +89,12 @@ pub fn grouped_bars(
             key + 16.0,
             escape(&bars.name)
         );
+        let bar = GROUP * 0.84 / of.max(1) as f64;
         for (group, value) in bars.values.iter().enumerate() {
             let Some(value) = value else { continue };
             let x = LEFT + GROUP * (group as f64 + 0.08) + bar * n as f64;
-            let height = (base - TOP) * value / top;
-            let y = base - height;
+            let height = (self.base - TOP) * value / self.top;
+            let y = self.base - height;
             let _ = writeln!(
                 out,
                 "<rect class=\"bar\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" \
@@ -86,25 +108,27 @@ pub fn grouped_bars(
             );
         }
     }
-    for (n, group) in groups.iter().enumerate() {
-        let x = LEFT + GROUP * (n as f64 + 0.5);
+
+    fn labels(&self, out: &mut String, groups: &[String], y: &str) {
+        for (n, group) in groups.iter().enumerate() {
+            let _ = writeln!(
+                out,
+                "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                LEFT + GROUP * (n as f64 + 0.5),
+                self.base + 18.0,
+                escape(group)
+            );
+        }
         let _ = writeln!(
             out,
-            "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-            base + 18.0,
-            escape(group)
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">SMs</text>\n\
+             <text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            LEFT + (self.width - LEFT - RIGHT) / 2.0,
+            HEIGHT - 12.0,
+            TOP + (self.base - TOP) / 2.0,
+            escape(y)
         );
     }
-    let _ = write!(
-        out,
-        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">SMs</text>\n\
-         <text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n</svg>\n",
-        LEFT + (width - LEFT - RIGHT) / 2.0,
-        HEIGHT - 12.0,
-        TOP + (base - TOP) / 2.0,
-        escape(y)
-    );
-    out
 }
 
 /// Three significant digits or so.
@@ -112,7 +136,8 @@ fn number(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
+        v if v >= 1.0 => format!("{v:.2}"),
+        v => format!("{v:.3}"),
     }
 }
 

@@ -286,7 +286,7 @@ fn deeds_table(out: &mut String, rows: &[Row]) {
         out,
         "path",
         "I/O|edges right|in flight|at device|system calls|doorbells GPU|doorbells CPU|polled by GPU|\
-         polled by CPU|request bytes",
+         polled by CPU|fence I/Os|request bytes",
     );
     for row in rows {
         path_cell(out, row);
@@ -302,6 +302,7 @@ fn deeds_table(out: &mut String, rows: &[Row]) {
                 units::thousands(row.doorbells_cpu),
                 units::thousands(row.completions_polled_gpu),
                 units::thousands(row.completions_polled_cpu),
+                units::thousands(row.fence_ios),
                 units::short(row.request_bytes_per_io),
             ],
         );
