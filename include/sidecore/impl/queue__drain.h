@@ -107,6 +107,8 @@ SC_DEVICE void QueuePair<P>::pass(bool everything) {
 /// was taken before asking is never left behind.
 template <class P>
 SC_OUTLINE void QueuePair<P>::drain(bool everything) {
+  // While the host has the queues, lanes leave the lock alone: the host waits until it is free.
+  if (static_cast<u32>(arch::load_relaxed(&state()->state)) != abi::QUEUE_OPEN) return;
   u64* const lock = &state()->head_lock;
   // This lane's marks before the request.
   arch::fence_system();

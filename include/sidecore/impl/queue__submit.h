@@ -186,6 +186,10 @@ SC_DEVICE void QueuePair<P>::retire(const QueueHandle& handle) {
 /// Begins to touch queues: 1, or 0 while the host has them, or a status in the high half.
 template <class P>
 SC_DEVICE u32 QueuePair<P>::enter(u32& epoch) const {
+  // While the host has the queues, lanes leave the count alone: the host waits until it is 0.
+  const u64 before = arch::load_relaxed(&state()->state);
+  epoch = static_cast<u32>(before >> 32);
+  if (static_cast<u32>(before) == abi::QUEUE_QUIESCED) return 0;
   arch::fetch_add_device(&state()->inside, 1ull);
   // Pairs with the host's full fence between its store of the state and its load of `inside`: this
   // lane sees that state, or the host sees this lane.

@@ -69,9 +69,11 @@ enum Phase {
         until_ns: u64,
         look_ns: u64,
     },
-    /// Lanes are leaving, since then.
+    /// Lanes are leaving, since then; whether none was inside, and none held the lock, once.
     Leaving {
         since_ns: u64,
+        left: bool,
+        unlocked: bool,
     },
     Opening,
     Over,
@@ -176,7 +178,9 @@ impl Care {
         let open = matches!(lent, LentState::Open);
         match self.phase {
             Phase::Serving => self.serve(now_ns, open),
-            Phase::Leaving { since_ns } => self.step_leaving(now_ns, open, since_ns),
+            Phase::Leaving { since_ns, left, unlocked } => {
+                self.step_leaving(now_ns, open, since_ns, (left, unlocked));
+            }
             Phase::Draining { until_ns, look_ns } => {
                 self.step_draining(now_ns, open, until_ns, look_ns);
             }
@@ -242,7 +246,7 @@ impl Care {
             // Lanes that enter from here on see this word; those that are in are seen to be.
             fence_full();
             self.pair.set_state(PairState::Opening);
-            self.phase = Phase::Leaving { since_ns: now_ns };
+            self.phase = Phase::Leaving { since_ns: now_ns, left: false, unlocked: false };
         }
     }
 
@@ -300,9 +304,14 @@ impl Care {
         hopeless
     }
 
-    fn step_leaving(&mut self, now_ns: u64, open: bool, since_ns: u64) {
+    /// Each count was 0 once since the state word went out: who comes later sees that word, and
+    /// touches nothing, so the two need not be 0 at the same time.
+    fn step_leaving(&mut self, now_ns: u64, open: bool, since_ns: u64, so_far: (bool, bool)) {
         let Ok(positions) = self.pair.memory.positions() else { return };
-        if positions.inside != 0 || positions.head_lock != 0 {
+        let left = so_far.0 || positions.inside == 0;
+        let unlocked = so_far.1 || positions.head_lock == 0;
+        if !left || !unlocked {
+            self.phase = Phase::Leaving { since_ns, left, unlocked };
             if now_ns.saturating_sub(since_ns) > LEAVE_MAX_NS {
                 self.fail();
             }
