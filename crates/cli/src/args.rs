@@ -317,7 +317,7 @@ pub struct BenchArgs {
     #[arg(long, value_parser = parse_duration)]
     pub duration: Option<Duration>,
     /// End each repeat after this many I/Os, if that comes first.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub ios: Option<u64>,
     /// What answers path ring; paths nvme, bam and copilot always have the software drive.
     #[arg(long, value_enum, default_value = "auto")]

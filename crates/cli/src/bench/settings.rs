@@ -229,7 +229,33 @@ fn check_io_size(io_size: u64) -> Result<u32> {
     u32::try_from(io_size).context("--io-size")
 }
 
+/// No file of a run may take another one's place.
+fn check_files(args: &BenchArgs) -> Result<()> {
+    let files = [("--file", &args.file), ("--csv", &args.csv), ("--html", &args.html)];
+    // Links are followed where the file is there already; else its name is compared.
+    let place = |path: &PathBuf| {
+        path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.clone())
+    };
+    for (index, (name, path)) in files.iter().enumerate() {
+        let Some(path) = path else { continue };
+        let same = |(_, other): &&(&str, &Option<PathBuf>)| {
+            other.as_ref().is_some_and(|other| place(other) == place(path))
+        };
+        if let Some((other, _)) = files[..index].iter().find(same) {
+            bail!("{other} and {name} are the same file: {}", path.display());
+        }
+    }
+    Ok(())
+}
+
 fn check_combinations(args: &BenchArgs) -> Result<()> {
+    check_files(args)?;
+    ensure!(
+        args.batch <= abi::bench::BENCH_BATCH_MAX,
+        "--batch {}: a lane has at most {} I/Os in flight",
+        args.batch,
+        abi::bench::BENCH_BATCH_MAX
+    );
     let named = |path| args.path.contains(&path);
     if args.memory == Memory::Host {
         if let Some(path) = args.path.iter().find(|path| path.has_lanes()) {
