@@ -241,12 +241,20 @@ impl QueueBed {
     /// Sets all that changes in a new epoch; `store_state` then opens it.
     pub fn prepare(&self, start: u64, epoch: u32) {
         self.cq.fill(0, self.cq.len_bytes(), 0);
-        let old = self.device.u64_at(std::mem::offset_of!(QueueState, cid_next));
-        let next = old.load(Ordering::Relaxed);
-        let mut state =
-            QueueState::at(start, if epoch == 1 { self.config.start } else { next }, epoch);
-        state.state = u64::from(QUEUE_QUIESCED) | u64::from(epoch - 1) << 32;
-        self.device.write_bytes(0, state.as_bytes());
+        if epoch == 1 {
+            let mut state = QueueState::at(start, self.config.start, epoch);
+            state.state = u64::from(QUEUE_QUIESCED);
+            self.device.write_bytes(0, state.as_bytes());
+        }
+        // Nothing else: lanes that only look whether they may enter change `inside` and `head_lock`.
+        for at in [
+            std::mem::offset_of!(QueueState, in_ticket),
+            std::mem::offset_of!(QueueState, tail),
+            std::mem::offset_of!(QueueState, sq_head),
+            std::mem::offset_of!(QueueState, cq_head),
+        ] {
+            self.device.u64_at(at).store(start, Ordering::Relaxed);
+        }
         for slot in 0..1u64 << self.config.depth_log2 {
             let mark = marks_at(start, self.config.depth_log2, slot);
             let at = usize::try_from(slot).unwrap() * 8;
