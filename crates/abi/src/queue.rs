@@ -36,10 +36,12 @@
 //! *A new epoch.* The host stores `state` = [`QUEUE_QUIESCED`] with the old epoch, fences fully, and
 //! waits until it reads `inside` = 0 and `head_lock` = 0 (through the window or by a copy: this is
 //! not the serving path): from then on no lane touches SQ, CQ, doorbells or positions. It deletes and
-//! makes the queues again, zeroes the CQ, stores positions, marks and locks anew with a `start`
-//! above all tickets of before, stores `owner`, fences, and stores `state` = [`QUEUE_OPEN`] with the
-//! next epoch.
-//! It leaves `cids`, `completions` and `cid_next` alone. A lane whose command was of the old epoch
+//! makes the queues again, zeroes the CQ, stores positions and marks anew with a `start` above all
+//! tickets of before, stores `owner`, fences, and stores `state` = [`QUEUE_OPEN`] with the next epoch.
+//! It leaves everything else alone: `inside` and `head_lock` above all, which lanes still touch to see
+//! whether they may enter; a 0 stored over such a touch would let two lanes hold the lock later.
+//!
+//! A lane whose command was of the old epoch
 //! and has no word takes `TIMED_OUT` where it had complained, else sends the command once more, and
 //! if that is lost too, ends with the drive's own status "aborted due to SQ deletion". The host may
 //! only open the next epoch once the drive has forgotten the old queues.

@@ -352,9 +352,8 @@ impl PairMemory {
         ] {
             store(at, start);
         }
-        for at in [state_field!(tail_lock), state_field!(head_lock)] {
-            store(at, 0);
-        }
+        // Not the locks, nor `inside`: they are 0 by themselves, but for lanes that only look whether
+        // they may enter, and whose addition must not be lost.
     }
 }
 
