@@ -28,7 +28,7 @@ pub struct CompareArgs {
     #[arg(long, value_parser = parse_duration, default_value = "500ms")]
     pub duration: Duration,
     /// End each repeat after this many I/Os, if that comes first.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub ios: Option<u64>,
     /// Runs of each row; tables show all of them together, the JSON the range.
     #[arg(long, value_parser = count, default_value = "3")]

@@ -138,6 +138,14 @@ pub struct Cell {
     pub setting: &'static str,
 }
 
+/// Checks the options of all rows, before anything is made.
+///
+/// # Errors
+/// A row that cannot be.
+pub fn check(args: &CompareArgs, cells: &[Cell]) -> Result<()> {
+    cells.iter().try_for_each(|cell| settings(args, cell).map(drop))
+}
+
 /// Data, GPU and drive of a comparison.
 pub struct Comparison {
     // The drive goes after what uses it, and before its data.
@@ -155,11 +163,8 @@ impl Comparison {
     /// # Errors
     /// Bad options, no room, a drive that does not start.
     pub fn open(args: &CompareArgs, cells: &[Cell]) -> Result<Self> {
-        let mut all = Vec::new();
-        for cell in cells {
-            all.push(settings(args, cell)?);
-        }
-        let first = all.first().context("nothing to compare")?;
+        check(args, cells)?;
+        let first = settings(args, cells.first().context("nothing to compare")?)?;
         let queues = cells.iter().map(|cell| cell.shape.queues).max().unwrap_or(1);
         let data = Data::make(&first.directory, first.data_bytes)?;
         let options = first.path_options(&first.points[0]).source_options();

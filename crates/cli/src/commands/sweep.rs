@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 
 use crate::args::{PathName, QueueMemory, Setting, SweepArgs, published_memory};
-use crate::bench::compare::{Cell, Comparison, Shape, check_matched, spare_cpus};
+use crate::bench::compare::{self, Cell, Comparison, Shape, check_matched, spare_cpus};
 use crate::bench::settings::queue_memory;
 use crate::commands::verdict;
 use crate::interrupt;
@@ -22,6 +22,7 @@ use crate::report::{
 pub fn run(args: &SweepArgs) -> Result<ExitCode> {
     let paths = paths(&args.path, PathName::has_lanes)?;
     let cells = cells(args, &paths)?;
+    compare::check(&args.compare, &cells)?;
     let files = check_files(args, &paths)?;
     let mut comparison = Comparison::open(&args.compare, &cells)?;
     let mut rows = Vec::new();
