@@ -149,7 +149,9 @@ SC_DEVICE bool QueuePair<P>::take_cid(u32& cid) const {
       arch::fence_system();
       const u16 of = static_cast<u16>(seen >> 16);
       const u64 done = arch::load_relaxed(answer);
-      free = of != epoch || (static_cast<u16>(done) == of && (done >> 48 & abi::COMPLETION_DONE) != 0);
+      // Earlier, not other: this lane's epoch may be an old value, the id's a newer one.
+      free = (static_cast<u16>(epoch - of) != 0 && static_cast<u16>(epoch - of) < 0x8000) ||
+             (static_cast<u16>(done) == of && (done >> 48 & abi::COMPLETION_DONE) != 0);
     }
     if (!free) continue;
     const u64 uses = (seen >> 32) + 1;
