@@ -56,7 +56,7 @@ const BAD_OPTIONS: &[(&str, &[&str])] = &[
         "bench sweep --queues 1 --depth 128 --sms 1,4",
         &["refused", "in flight at 4 SMs differ: bam 127, copilot 127, ring 128"],
     ),
-    ("bench sweep --batch 65 --depth 8192 --out out", &["--batch 65", "64"]),
+    ("bench sweep --sms 1 --batch 65 --depth 8192 --out out", &["--batch 65", "64"]),
     ("bench sweep --ios 0", &["--ios"]),
     ("bench sweep --sms 0", &["--sms", "at least 1"]),
     ("bench sweep --size 1M --io-size 1000", &["--io-size 1000"]),
