@@ -123,7 +123,7 @@ pub struct SweepArgs {
     /// host-cores. A matched table in which these then differ is refused.
     #[arg(long, value_name = "PATH:KEY=VALUE")]
     pub set: Vec<Override>,
-    /// Folder for results_PATH_read_bw.csv with columns sms,bandwidth_gibs,iops_m, in a folder
+    /// Folder for results_PATH_OP_bw.csv with columns sms,bandwidth_gibs,iops_m, in a folder
     /// `matched` or `published` of it, and for the plots.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

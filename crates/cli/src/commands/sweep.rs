@@ -175,6 +175,7 @@ impl Output {
 /// Makes the folders and checks that all files can be written.
 fn check_files(args: &SweepArgs, paths: &[PathName]) -> Result<Vec<Output>> {
     let Some(out) = &args.out else { return Ok(Vec::new()) };
+    let op = args.compare.op.name();
     let mut files = Vec::new();
     for &setting in &args.table {
         let folder = out.join(setting.name());
@@ -182,14 +183,18 @@ fn check_files(args: &SweepArgs, paths: &[PathName]) -> Result<Vec<Output>> {
             .with_context(|| format!("--out: making {}", folder.display()))?;
         let check = |path: PathBuf| ReportFile::check(&path, args.compare.overwrite, false);
         for &path in paths {
-            let file = check(csv_path(&folder, path))?;
+            let file = check(csv_path(&folder, path, op))?;
             files.push(Output { file, setting, path: Some(path) });
         }
-        files.push(Output { file: check(folder.join("read_bw.svg"))?, setting, path: None });
+        files.push(Output {
+            file: check(folder.join(format!("{op}_bw.svg")))?,
+            setting,
+            path: None,
+        });
     }
     Ok(files)
 }
 
-fn csv_path(folder: &Path, path: PathName) -> PathBuf {
-    folder.join(format!("results_{}_read_bw.csv", artifact_name(path).0))
+fn csv_path(folder: &Path, path: PathName, op: &str) -> PathBuf {
+    folder.join(format!("results_{}_{op}_bw.csv", artifact_name(path).0))
 }

@@ -121,7 +121,8 @@ pub fn artifact_plot(rows: &[Row], paths: &[PathName], sms: &[u32], setting: &st
         .collect();
     let io = rows.first().map_or_else(String::new, |row| units::bytes(row.io_bytes));
     let groups: Vec<String> = sms.iter().map(u32::to_string).collect();
-    let title = format!("Random {io} I/O, {setting} settings");
+    let op = rows.first().map_or("", |row| row.op.as_str());
+    let title = format!("Random {io} {op}, {setting} settings");
     grouped_bars(&title, SIMULATED, &groups, "bandwidth, GiB/s", &series)
 }
 
