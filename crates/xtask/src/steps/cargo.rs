@@ -55,7 +55,7 @@ pub fn test() -> Result<Outcome> {
 /// Real device code against the engine, by two hundred seeds.
 pub fn seeds() -> Result<Outcome> {
     let line = "test -p sidecore-testkit --profile checked --test seeded --test seeded_queues \
-                -- --show-output";
+                --test queues -- --show-output";
     let run = Run::cargo().words(line).env("SIDECORE_SEEDS", SEEDS).seconds(1200);
     let finished = run.log("seeds")?.run()?;
     let mut outcome = tests(&finished, line);
