@@ -51,7 +51,7 @@ fn main() -> Result<()> {
         sum: results.address,
         errors: results.address + 8,
     };
-    let kernel = Kernel { name: "byte_sum", simulated: simt::Entry(byte_sum) };
+    let kernel = Kernel { name: "byte_sum", simulated: simt::Entry(byte_sum), source: None };
     let shape = LaunchShape { blocks: BLOCKS, threads_per_block: THREADS, shared_bytes: 0 };
     let mut launch = gpu.launch(&kernel, shape, arguments.as_bytes())?;
     launch.wait(Duration::from_secs(60)).context("the kernel does not end")??;

@@ -130,6 +130,13 @@ class Ring {
   /// Participants, Order, Effects: as `wait`. Blocks: until `timeout_ns` are over (0: one look).
   SC_DEVICE Completion wait_until(Lanes lanes, Handle& handle, u64 timeout_ns);
 
+  /// Whether the end of a request seems to be there: one glance, for lanes with many in flight. Only
+  /// a wait tells, and makes the bytes visible; a closed ring is not seen.
+  /// Participants: thread. Order: none. Blocks: never. Effects: none.
+  SC_DEVICE bool seems_ended(const Handle& handle) const {
+    return static_cast<u16>(load_record(handle.record)) == handle.turn;
+  }
+
   /// Asks for the early end of a request, and waits for that end at most `patience_ns`. What is
   /// returned is how it ended, CANCELLED or otherwise; with PENDING, nothing is known and record and
   /// buffer stay in flight until the host quiesces the ring or a later wait sees the end.

@@ -77,6 +77,7 @@ SC_DEVICE u64 use_ring(const Arguments& args) {
   sum += ring.write(here, record, t).ok() ? 1 : 0;
   sum += ring.flush(alone, record, t.source).status;
   Handle handle = ring.submit_read(here, record, t);
+  if (ring.seems_ended(handle)) sum += 1;
   sum += ring.wait(here, handle).detail;
   handle = ring.submit_write(here, record, t, 1000);
   sum += ring.wait_until(here, handle, 1000).detail;

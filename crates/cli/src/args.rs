@@ -57,6 +57,9 @@ pub enum BenchForm {
     Placement(Box<PlacementArgs>),
     /// Step the load of copilot's queues between 10 % and 100 % and check who polls them.
     Copoll(Box<CopollArgs>),
+    /// Measure the ceilings that payload meets: stores through the window, GPU loads from and stores to
+    /// pinned host memory, and the copy engine.
+    Window(WindowArgs),
 }
 
 /// A path: who submits and who completes.
@@ -166,6 +169,10 @@ pub enum Drive {
     Auto,
     /// The file.
     File,
+    /// A copy of the file in memory, made before the first row.
+    Memory,
+    /// The file made for the run, mapped into memory.
+    Mapped,
     /// The software NVMe drive over the file.
     Software,
 }
@@ -355,6 +362,9 @@ pub struct BenchArgs {
     /// How it gets there.
     #[arg(long, value_enum, default_value = "auto")]
     pub route: RouteName,
+    /// Bytes of GPU memory that a round fills [default: 64M]; larger ones make longer rounds.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub destination: Option<u64>,
     /// Runs of each row: tables have all of them together, the report their range too.
     #[arg(long, value_parser = count, default_value = "3")]
     pub repeats: u32,
@@ -403,6 +413,10 @@ pub struct LimitArgs {
     /// Pin side cores to CPUs, from this one up.
     #[arg(long, value_name = "CPU")]
     pub pin: Option<u32>,
+    /// The GPU: auto (a real one where there is one, else the simulated one), simulated, or a real
+    /// one's number.
+    #[arg(long, value_name = "GPU", default_value = "auto")]
+    pub gpu: gpu::Choice,
 }
 
 /// Options of `bench idle`.
@@ -424,6 +438,23 @@ pub struct IdleArgs {
     #[arg(long, value_parser = count)]
     pub side_cores: Option<u32>,
     /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Limits that hold for all commands.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Options of `bench window`.
+#[derive(Args, Debug, Clone)]
+pub struct WindowArgs {
+    /// Bytes of memory on each side.
+    #[arg(long, value_parser = parse_bytes, default_value = "1G")]
+    pub size: u64,
+    /// Seconds of each measurement.
+    #[arg(long, value_parser = parse_duration, default_value = "300ms")]
+    pub duration: Duration,
+    /// Print one JSON object a line.
     #[arg(long)]
     pub json: bool,
     /// Limits that hold for all commands.

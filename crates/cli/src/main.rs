@@ -30,6 +30,7 @@ fn main() -> ExitCode {
             Some(BenchForm::Idle(args)) => commands::idle::run(&args),
             Some(BenchForm::Placement(args)) => commands::placement::run(&args),
             Some(BenchForm::Sweep(args)) => commands::sweep::run(&args),
+            Some(BenchForm::Window(args)) => commands::window::run(&args),
             None => commands::bench::run(command.bench),
         },
         Command::Load(args) => commands::load::run(&args),

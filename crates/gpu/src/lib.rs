@@ -1,15 +1,23 @@
 //! What sidecore needs of a GPU: memory, a window onto it, a copy engine and kernels.
 //!
-//! The one trait is [`Gpu`]; [`SimulatedGpu`] implements it over the `simt` crate. A GPU address is
-//! a plain `u64` (on the simulated GPU: the host's own virtual address).
+//! The one trait is [`Gpu`]; [`SimulatedGpu`] implements it over the `simt` crate and [`CudaGpu`] over the
+//! `cuda` crate; [`open`] chooses. A GPU address is a plain `u64` (on the simulated GPU: the host's
+//! own virtual address).
 #![forbid(unsafe_code)]
 
+mod nvidia;
+mod open;
 mod simulated;
 
+use std::any::Any;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mem::Region;
 
+pub use cuda::{Header, Program};
+pub use nvidia::{CudaGpu, CudaOptions};
+pub use open::{Choice, Opened, open};
 pub use simulated::{SimulatedGpu, SimulatedOptions};
 
 /// What a GPU is, for reports.
@@ -19,6 +27,8 @@ pub struct Description {
     pub name: String,
     /// Whether it is simulated.
     pub simulated: bool,
+    /// Why the CPU has no window onto its memory; `None` where it has.
+    pub no_window: Option<String>,
 }
 
 /// Device memory, freed when the last clone is dropped.
@@ -30,6 +40,45 @@ pub struct DeviceMemory {
     pub bytes: u64,
     /// The CPU's mapping of it, where there is one. Write only: loads through it may be very slow.
     pub window: Option<Region>,
+    /// Keeps the memory, where `window` does not.
+    pub keeper: Option<Keeper>,
+}
+
+impl DeviceMemory {
+    /// A part of this memory that keeps the whole.
+    ///
+    /// # Errors
+    /// [`GpuError::Misuse`] where the range is not inside.
+    pub fn slice(&self, offset: u64, bytes: u64) -> Result<Self, GpuError> {
+        let misuse = |why: String| GpuError::Misuse(format!("part of device memory: {why}"));
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return Err(misuse(format!("{offset}..+{bytes} of {}", self.bytes)));
+        }
+        let part = |window: &Region| {
+            let offset = usize::try_from(offset).map_err(|e| misuse(e.to_string()))?;
+            let bytes = usize::try_from(bytes).map_err(|e| misuse(e.to_string()))?;
+            window.slice(offset, bytes).map_err(|e| misuse(e.to_string()))
+        };
+        let window = self.window.as_ref().map(part).transpose()?;
+        Ok(Self { address: self.address + offset, bytes, window, keeper: self.keeper.clone() })
+    }
+}
+
+/// Whatever must live as long as some memory.
+#[derive(Clone)]
+pub struct Keeper(Arc<dyn Any + Send + Sync>);
+
+impl Keeper {
+    /// Keeps `owner`.
+    pub fn new(owner: impl Any + Send + Sync) -> Self {
+        Self(Arc::new(owner))
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Keeper({} users)", Arc::strong_count(&self.0))
+    }
 }
 
 /// How many lanes a kernel is launched with.
@@ -50,6 +99,8 @@ pub struct Kernel {
     pub name: &'static str,
     /// Its compiled form for the simulated GPU.
     pub simulated: simt::Entry,
+    /// Its source, for a real GPU; `None` where it runs only simulated.
+    pub source: Option<&'static Program>,
 }
 
 /// What can go wrong with a GPU.
@@ -77,6 +128,9 @@ pub enum GpuError {
     /// The caller broke the contract. Remedy: fix the call.
     #[error("{0}")]
     Misuse(String),
+    /// The driver, its compiler or a device is not as needed. Remedy: as the text says.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// A GPU.
@@ -88,6 +142,27 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// [`GpuError::Exhausted`].
     fn allocate_device(&self, bytes: u64) -> Result<DeviceMemory, GpuError>;
+    /// Allocates zeroed memory for words that the CPU stores and the GPU polls: device memory with a
+    /// window where there is one, else pinned host memory. Its `window` is always there.
+    ///
+    /// # Errors
+    /// [`GpuError::Exhausted`].
+    fn allocate_words(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        let memory = self.allocate_device(bytes)?;
+        if memory.window.is_some() {
+            return Ok(memory);
+        }
+        let host = self.allocate_host(bytes)?;
+        Ok(DeviceMemory { address: host.address(), bytes, window: Some(host), keeper: None })
+    }
+    /// Compiles and loads a kernel, so that its first launch loads nothing.
+    ///
+    /// # Errors
+    /// [`GpuError::Unavailable`], [`GpuError::Kernel`].
+    fn prepare(&self, kernel: &Kernel) -> Result<(), GpuError> {
+        let _ = kernel;
+        Ok(())
+    }
     /// Allocates pinned host memory, zeroed, whose `address()` is also its device address.
     ///
     /// # Errors

@@ -58,12 +58,12 @@ fn device_side<'a>(copy: &Copy<'a>) -> Result<(&'a Region, usize), GpuError> {
 impl Gpu for SimulatedGpu {
     fn describe(&self) -> Description {
         let name = format!("simulated ({} threads)", self.threads);
-        Description { name, simulated: true }
+        Description { name, simulated: true, no_window: None }
     }
 
     fn allocate_device(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
         let window = Self::allocate("simulated device memory", bytes, MemoryKind::Window)?;
-        Ok(DeviceMemory { address: window.address(), bytes, window: Some(window) })
+        Ok(DeviceMemory { address: window.address(), bytes, window: Some(window), keeper: None })
     }
 
     fn allocate_host(&self, bytes: u64) -> Result<Region, GpuError> {

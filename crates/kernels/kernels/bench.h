@@ -8,7 +8,8 @@
 ///
 /// A link is made from its arguments and has: `Args`, `Handle`, `Totals`; `attach()`, whether it can
 /// be used; `submit(lanes, warp, slot, io, opcode, offset)`; `wait_until(handle, timeout_ns)` for the
-/// caller alone; `forget(handle, timeout_ns)`, whether a handle that is still pending is given up;
+/// caller alone; `seems_ended(handle)`, whether a wait seems worth while; `forget(handle,
+/// timeout_ns)`, whether a handle that is still pending is given up;
 /// `count(handle)` and `add_counts()` for what it counts itself.
 #pragma once
 
@@ -20,6 +21,9 @@ using namespace sidecore;
 
 /// Pauses between two looks at all I/Os in flight: from this to sixteen times it.
 constexpr u32 PAUSE_NS = 64;
+
+/// Sweeps over all I/Os in flight between two close looks at all.
+constexpr u32 CLOSE_PERIOD = 16;
 
 /// One of a lane's I/Os in flight.
 template <class Link>
@@ -49,10 +53,12 @@ SC_DEVICE bool edges_right(const Args& args, u64 io) {
   const u64 begin = args.buffer.address + io * args.io_bytes;
   const u64 end = begin + args.io_bytes - 16;
   const u64 edge = io * (sizeof(abi::BenchEdges) / 8);
-  return load_8(begin) == load_word(args.edges, edge) &&
-         load_8(begin + 8) == load_word(args.edges, edge + 1) &&
-         load_8(end) == load_word(args.edges, edge + 2) &&
-         load_8(end + 8) == load_word(args.edges, edge + 3);
+  // All loads before any is looked at, so that they are under way together.
+  const u64 found[4] = {load_8(begin), load_8(begin + 8), load_8(end), load_8(end + 8)};
+  const u64 planned[4] = {load_word(args.edges, edge), load_word(args.edges, edge + 1),
+                          load_word(args.edges, edge + 2), load_word(args.edges, edge + 3)};
+  return ((found[0] ^ planned[0]) | (found[1] ^ planned[1]) | (found[2] ^ planned[2]) |
+          (found[3] ^ planned[3])) == 0;
 }
 
 /// Asks for an I/O. Lanes of one call may ask for different things.
@@ -126,10 +132,18 @@ SC_DEVICE void work_apart(const typename Link::Args& args, Link& link, u32 warp,
   u64 busy = 0;
   bool more = true;
   u32 pause_ns = PAUSE_NS;
+  u32 sweep = 0;
   while (arch::any(mask, more || busy != 0)) {
     const u64 before = busy;
+    // A glance at all; a close look, which costs more, at those that seem to have ended, and now and
+    // then at all: a link that is lost ends nothing.
+    u64 look = ++sweep % CLOSE_PERIOD == 0 ? busy : 0;
     for (u32 slot = 0; slot < batch; ++slot) {
       if ((busy >> slot & 1) == 0) continue;
+      if (link.seems_ended(flights[slot].handle)) look |= 1ull << slot;
+    }
+    for (u32 slot = 0; slot < batch; ++slot) {
+      if ((look >> slot & 1) == 0) continue;
       if (finish(args, link, flights[slot], 0)) busy &= ~(1ull << slot);
     }
     const bool wants = more && busy != all;

@@ -40,6 +40,7 @@ struct RingLink {
     return ring.wait_until(Lanes::alone(), handle, timeout_ns);
   }
 
+  SC_DEVICE bool seems_ended(const Handle& handle) const { return ring.seems_ended(handle); }
   // A ring ends every request.
   SC_DEVICE bool forget(const Handle&, u64) const { return false; }
   SC_DEVICE void count(const Handle&) { ended += 1; }

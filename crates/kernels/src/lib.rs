@@ -5,11 +5,33 @@
 // UNSAFETY: kernels are C++ functions; naming them is a foreign declaration.
 #![expect(unsafe_code, reason = "foreign declarations of the kernels' entry points")]
 
-use gpu::Kernel;
+use gpu::{Header, Kernel, Program};
 use simt::Entry;
 
+/// The device headers, as device code includes them (`sidecore/ring.h` and what it needs).
+pub const HEADERS: &[Header] = include!(concat!(env!("OUT_DIR"), "/headers.rs"));
+
+macro_rules! program {
+    ($file:literal) => {
+        &Program {
+            name: $file,
+            text: include_str!(concat!("../kernels/", $file)),
+            headers: HEADERS,
+        }
+    };
+}
+
+const BENCH: &Program = program!("bench_ring.cu");
+const QUEUE_BAM: &Program = program!("bench_bam.cu");
+const QUEUE_COPILOT: &Program = program!("bench_copilot.cu");
+const QUEUE_PROBE: &Program = program!("queue_probe.cu");
+const COPIES: &Program = program!("copy.cu");
+const PROBE: &Program = program!("probe.cu");
+const QUEUE_TRIALS: &Program = program!("queue_trial.cu");
+const TRIALS: &Program = program!("trial.cu");
+
 macro_rules! kernels {
-    ($($(#[$doc:meta])* $constant:ident = $function:ident;)*) => {
+    ($($(#[$doc:meta])* $constant:ident = $function:ident in $program:ident;)*) => {
         mod entry {
             unsafe extern "C" {
                 $(pub fn $function(arguments: *const std::ffi::c_void);)*
@@ -17,50 +39,56 @@ macro_rules! kernels {
         }
         $($(#[$doc])*
         pub const $constant: Kernel =
-            Kernel { name: stringify!($function), simulated: Entry(entry::$function) };)*
+            Kernel {
+                name: stringify!($function),
+                simulated: Entry(entry::$function),
+                source: Some($program),
+            };)*
     };
 }
 
 kernels! {
     /// Reads in batches over a `bam` queue pair; takes `abi::bench::QueueProbeArgs`, as all `BAM_`
     /// and `COPILOT_` kernels.
-    BAM_BATCH = sidecore_bam_batch;
+    BAM_BATCH = sidecore_bam_batch in QUEUE_PROBE;
     /// Gives up waits, and waits again.
-    BAM_GIVE_UP = sidecore_bam_give_up;
+    BAM_GIVE_UP = sidecore_bam_give_up in QUEUE_PROBE;
     /// Reads and checks; lanes leave early, commands in flight behind them.
-    BAM_READ = sidecore_bam_read;
+    BAM_READ = sidecore_bam_read in QUEUE_PROBE;
     /// Writes, flushes, reads back and checks.
-    BAM_WRITE = sidecore_bam_write;
+    BAM_WRITE = sidecore_bam_write in QUEUE_PROBE;
     /// Does planned I/Os over `bam` queue pairs; takes `abi::bench::QueueBenchArgs`.
-    BENCH_BAM = sidecore_bench_bam;
+    BENCH_BAM = sidecore_bench_bam in QUEUE_BAM;
     /// Does planned I/Os over `copilot` queue pairs; takes `abi::bench::QueueBenchArgs`.
-    BENCH_COPILOT = sidecore_bench_copilot;
+    BENCH_COPILOT = sidecore_bench_copilot in QUEUE_COPILOT;
     /// Does planned I/Os over rings; takes `abi::bench::BenchArgs`.
-    BENCH_RING = sidecore_bench_ring;
+    BENCH_RING = sidecore_bench_ring in BENCH;
     /// As `BAM_BATCH`, over a `copilot` queue pair.
-    COPILOT_BATCH = sidecore_copilot_batch;
+    COPILOT_BATCH = sidecore_copilot_batch in QUEUE_PROBE;
     /// As `BAM_GIVE_UP`.
-    COPILOT_GIVE_UP = sidecore_copilot_give_up;
+    COPILOT_GIVE_UP = sidecore_copilot_give_up in QUEUE_PROBE;
     /// As `BAM_READ`.
-    COPILOT_READ = sidecore_copilot_read;
+    COPILOT_READ = sidecore_copilot_read in QUEUE_PROBE;
     /// As `BAM_WRITE`.
-    COPILOT_WRITE = sidecore_copilot_write;
+    COPILOT_WRITE = sidecore_copilot_write in QUEUE_PROBE;
+    /// Copies memory; takes three words: to, from, bytes (a multiple of 16).
+    COPY = sidecore_copy in COPIES;
     /// Publishes one read a lane and leaves; takes `abi::bench::ProbeArgs`, as all `PROBE_`.
-    PROBE_ABANDON = sidecore_probe_abandon;
+    PROBE_ABANDON = sidecore_probe_abandon in PROBE;
     /// Reads and checks, each lane by itself.
-    PROBE_ALONE = sidecore_probe_alone;
+    PROBE_ALONE = sidecore_probe_alone in PROBE;
     /// Gives up waits, finds records busy, cancels.
-    PROBE_GIVE_UP = sidecore_probe_give_up;
+    PROBE_GIVE_UP = sidecore_probe_give_up in PROBE;
     /// Reads and checks; lanes leave early.
-    PROBE_READ = sidecore_probe_read;
+    PROBE_READ = sidecore_probe_read in PROBE;
     /// Writes, flushes, reads back and checks.
-    PROBE_WRITE = sidecore_probe_write;
+    PROBE_WRITE = sidecore_probe_write in PROBE;
     /// Does planned I/Os over queue pairs and judges them, by `bam`; its arguments are those of the
     /// seeded tests of queue pairs.
-    QUEUE_TRIAL_BAM = sidecore_queue_trial_bam;
+    QUEUE_TRIAL_BAM = sidecore_queue_trial_bam in QUEUE_TRIALS;
     /// The same by `copilot`.
-    QUEUE_TRIAL_COPILOT = sidecore_queue_trial_copilot;
+    QUEUE_TRIAL_COPILOT = sidecore_queue_trial_copilot in QUEUE_TRIALS;
     /// Does planned I/Os in planned manners and judges them; its arguments are those of the engine's
     /// seeded tests.
-    TRIAL = sidecore_trial;
+    TRIAL = sidecore_trial in TRIALS;
 }

@@ -16,6 +16,7 @@ mod fence;
 #[cfg(feature = "model")]
 pub mod model;
 mod region;
+mod streaming;
 
 pub use address_map::{AddressMap, RegionId, Snapshot};
 pub use cell::{SharedU32, SharedU64, SharedWords};

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fd::AsFd;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::cell::{SharedU32, SharedU64, SharedWords};
+use crate::streaming;
 
 /// Where a region lies, which decides how stores to it may be ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +108,29 @@ impl Region {
         let base = NonNull::new(pointer.cast::<u8>()).expect("mmap never returns null");
         let owner = Arc::new(Mapping { base, len });
         Ok(Self { base, len: bytes, kind, owner })
+    }
+
+    /// Maps zeroed memory of this process alone, page aligned, in huge pages where the system has them.
+    ///
+    /// # Errors
+    /// [`MemError::Map`] where the system has no room.
+    pub fn map_private(bytes: usize) -> Result<Self, MemError> {
+        let len = bytes.max(1).next_multiple_of(4096);
+        // SAFETY: a new mapping at an address that the kernel chooses touches nothing of ours.
+        let pointer = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(|e| MemError::Map { bytes, source: e.into() })?;
+        // SAFETY: the range was mapped just now. Small pages do as well, so a refusal is no error.
+        let _small_pages = unsafe { madvise(pointer, len, Advice::LinuxHugepage) };
+        let base = NonNull::new(pointer.cast::<u8>()).expect("mmap never returns null");
+        let owner = Arc::new(Mapping { base, len });
+        Ok(Self { base, len: bytes, kind: MemoryKind::Host, owner })
     }
 
     /// Maps the first `bytes` bytes of a file, readable and writable, shared with whoever maps it.
@@ -266,7 +290,7 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
     }
 
-    /// Copies bytes into the region.
+    /// Copies bytes into the region. Into a window, by non-temporal stores: `fence_payload` orders them.
     ///
     /// # Panics
     /// Where the range is outside.
@@ -276,11 +300,17 @@ impl Region {
         if crate::model::write_bytes(target.addr(), source) {
             return;
         }
+        if self.kind == MemoryKind::Window {
+            // SAFETY: in bounds by `pointer`; a Rust slice does not overlap foreign memory.
+            unsafe { streaming::copy(target, source.as_ptr(), source.len()) };
+            return;
+        }
         // SAFETY: as in `read_bytes`, in the other direction.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
     }
 
-    /// Copies from another region (or another part of this one; overlap is allowed).
+    /// Copies from another region (or another part of this one; overlap is allowed). Into a window, by
+    /// non-temporal stores: `fence_payload` orders them.
     ///
     /// # Panics
     /// Where a range is outside.
@@ -292,6 +322,11 @@ impl Region {
             let mut copy = vec![0; bytes];
             source.read_bytes(source_offset, &mut copy);
             self.write_bytes(offset, &copy);
+            return;
+        }
+        if self.kind == MemoryKind::Window && from.addr().abs_diff(to.addr()) >= bytes {
+            // SAFETY: both ranges are in bounds by `pointer`, and at least their length apart.
+            unsafe { streaming::copy(to, from, bytes) };
             return;
         }
         // SAFETY: both ranges are in bounds by `pointer`; `copy` allows overlap.

@@ -3,16 +3,21 @@
 use std::collections::VecDeque;
 
 use abi::ring::Id;
+use mem::Region;
 use storage::{Counters, Geometry, QueueOptions, StorageQueue};
 
 use crate::counters::RingCounters;
 use crate::registry::{Place, Rights, SourceEntry, Tables};
-use crate::ring::RingShared;
+use crate::ring::{ReadRoute, RingShared};
 
 /// One source's queue.
 pub(crate) struct SourceQueue {
     pub id: Id,
     pub queue: Box<dyn StorageQueue>,
+    /// Memory that reads through the window are served out of, without asking the queue.
+    pub lent: Option<Region>,
+    /// Reads so served.
+    pub lent_reads: u64,
     /// Requests that storage has and has not ended.
     pub in_flight: u32,
     /// When it last ended a request of its own accord, or was quiesced.
@@ -21,6 +26,21 @@ pub(crate) struct SourceQueue {
     pub silent: bool,
     /// Records (and serials) that found the queue full, oldest first.
     pub backlog: VecDeque<(u32, u32)>,
+}
+
+impl SourceQueue {
+    /// The memory that has all of a read's bytes, and where.
+    #[inline]
+    pub fn lends(&self, offset: u64, length: u32) -> Option<(&Region, usize)> {
+        let lent = self.lent.as_ref()?;
+        let at = usize::try_from(offset).ok()?;
+        lent.check(at, length as usize).ok().map(|()| (lent, at))
+    }
+
+    fn counters(&self) -> Counters {
+        let counters = self.queue.counters();
+        Counters { ios_at_device: counters.ios_at_device + self.lent_reads, ..counters }
+    }
 }
 
 /// An open source: all that the checks of a request need of it.
@@ -93,7 +113,7 @@ impl Queues {
     /// Calls back with each move of a queue from one position to another.
     pub fn follow(&mut self, ring: &RingShared, tables: &Tables, mut moved: impl FnMut(u16, u16)) {
         for at in self.orphans(tables).into_iter().rev() {
-            add(&mut self.closed, &self.list[at].queue.counters());
+            add(&mut self.closed, &self.list[at].counters());
             self.list.swap_remove(at);
             if at < self.list.len() {
                 moved(position(self.list.len()), position(at));
@@ -126,6 +146,7 @@ impl Queues {
     /// Opens a source's queue: its position, or the errno (or 0) that kept it from being opened.
     fn open(&mut self, ring: &RingShared, source: &SourceEntry) -> Result<u16, i32> {
         let depth = ring.config.storage_depth.min(ring.config.records);
+        let by_window = ring.config.read_route == ReadRoute::Window;
         let options = QueueOptions { depth, registered: vec![ring.staging.clone()] };
         match source.storage.open_queue(&options) {
             Ok(queue) => {
@@ -133,6 +154,8 @@ impl Queues {
                 self.list.push(SourceQueue {
                     id: source.id,
                     queue,
+                    lent: by_window.then(|| source.storage.lent()).flatten(),
+                    lent_reads: 0,
                     in_flight: 0,
                     heard_ns: 0,
                     silent: false,
@@ -155,7 +178,7 @@ impl Queues {
     pub fn counters(&self) -> Counters {
         let mut sum = self.closed;
         for queue in &self.list {
-            add(&mut sum, &queue.queue.counters());
+            add(&mut sum, &queue.counters());
         }
         sum
     }

@@ -226,7 +226,7 @@ impl RingShared {
         let staging_bytes = u64::from(config.records) * u64::from(config.staging_stride);
         let staging = gpu.allocate_host(staging_bytes)?;
         let turns_at = RECORDS_AT + config.records as usize * RECORD_BYTES;
-        let device = gpu.allocate_device((turns_at + config.records as usize * 4) as u64)?;
+        let device = gpu.allocate_words((turns_at + config.records as usize * 4) as u64)?;
         let window = device.window.clone().ok_or_else(|| EngineError::Unsupported {
             what: "a ring",
             why: "this GPU offers no CPU mapping of its memory for completion records".into(),

@@ -307,6 +307,10 @@ impl Service {
             return self.end_badly(ring, record, status::BAD_BUFFER, 0);
         }
         let queue = &mut self.queues.list[usize::from(way.queue)];
+        if way.op == Op::Read && queue.lends(entry.source_offset(), entry.length()).is_some() {
+            queue.lent_reads += 1;
+            return self.deliver(ring, tables, record, entry.length());
+        }
         if !queue.backlog.is_empty() {
             return queue.backlog.push_back((record, job.serial));
         }

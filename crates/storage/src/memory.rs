@@ -26,6 +26,7 @@ pub struct MemoryStorage {
     bytes: Region,
     block_bytes: u32,
     read_only: bool,
+    lending: bool,
 }
 
 impl MemoryStorage {
@@ -39,7 +40,7 @@ impl MemoryStorage {
 
     /// Storage over memory that exists, byte addressable.
     pub fn over(bytes: Region) -> Self {
-        Self { bytes, block_bytes: 1, read_only: false }
+        Self { bytes, block_bytes: 1, read_only: false, lending: false }
     }
 
     /// Changes the block size; a last partial block is cut off.
@@ -57,6 +58,13 @@ impl MemoryStorage {
     #[must_use]
     pub fn with_read_only(mut self) -> Self {
         self.read_only = true;
+        self
+    }
+
+    /// Lets reads be served out of the memory itself, see [`Storage::lent`].
+    #[must_use]
+    pub fn with_lending(mut self) -> Self {
+        self.lending = true;
         self
     }
 
@@ -90,10 +98,15 @@ impl Storage for MemoryStorage {
         }))
     }
 
+    fn lent(&self) -> Option<Region> {
+        self.lending.then(|| self.bytes.clone())
+    }
+
     fn explain(&self) -> String {
         format!(
-            "memory: {} bytes of host memory, copied by the submitting CPU{}",
+            "memory: {} bytes of host memory, copied by the submitting CPU{}{}",
             self.bytes.len_bytes(),
+            if self.lending { ", reads by the window out of it directly" } else { "" },
             if self.read_only { ", read only" } else { "" }
         )
     }

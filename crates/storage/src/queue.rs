@@ -132,6 +132,10 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// `Os` where the system refuses, `Unsupported` where `options` ask for too much.
     fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn StorageQueue>, StorageError>;
+    /// The bytes themselves, where reads may be served out of them without asking a queue.
+    fn lent(&self) -> Option<Region> {
+        None
+    }
     /// One line for people: what this is and how it will be read and written, and why so.
     fn explain(&self) -> String;
 }

@@ -106,6 +106,7 @@ impl World {
                 address: window.address(),
                 bytes: BUFFER_BYTES as u64,
                 window: Some(window),
+                keeper: None,
             };
             buffer.id = engine.register_buffer(memory, rights).expect("a buffer").id();
             buffers.push(buffer);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use gpu::Gpu;
+use gpu::{Choice, Gpu};
 
 use crate::args::{BenchArgs, CompareArgs, Drive, Key, Override, PathName, QueueMemory, ShapeArgs};
 use crate::bench::data::Data;
@@ -170,7 +170,7 @@ impl Comparison {
         let options = first.path_options(&first.points[0]).source_options();
         let drive = SoftwareDrive::open(&options.drive(queues), &data)?;
         let progress = Progress::new(cells.len() as u64 * u64::from(args.repeats));
-        let gpu = paths::open_gpu();
+        let gpu = paths::open_gpu(Choice::Simulated)?;
         Ok(Self { drive, gpu, data, args: args.clone(), progress, done: 0 })
     }
 

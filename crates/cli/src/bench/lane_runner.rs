@@ -86,6 +86,10 @@ impl LaneRunner {
     pub fn open(options: LaneRunnerOptions) -> Result<Self> {
         check_warps(options.warps)?;
         ensure!(
+            options.gpu.describe().simulated,
+            "queue pairs of a GPU run on the simulated one only so far; use --gpu simulated"
+        );
+        ensure!(
             options.depth.is_power_of_two() && (2..=1 << 15).contains(&options.depth),
             "--depth {}: a queue's depth is a power of two from 2 to 32768",
             options.depth

@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use ctrl::TimingModel;
-use gpu::{Gpu, SimulatedGpu, SimulatedOptions};
+use gpu::{Choice, Gpu};
 use sidecore::gpu_queues::Polling;
 use storage::faults::FaultScript;
 
@@ -25,9 +25,20 @@ use crate::bench::source::{Source, SourceKind, SourceOptions};
 /// waits for so many times the limit before it asks too.
 const LADDER: u32 = 8;
 
-/// The GPU of this machine: here always the simulated one.
-pub fn open_gpu() -> Arc<dyn Gpu> {
-    Arc::new(SimulatedGpu::new(SimulatedOptions::default()))
+/// The GPU to use. Where a real one is wanted but not needed, and there is none, says why.
+///
+/// # Errors
+/// A real one was named and cannot be had.
+pub fn open_gpu(choice: Choice) -> Result<Arc<dyn Gpu>> {
+    let opened =
+        gpu::open(choice, &[kernels::BENCH_RING]).with_context(|| format!("--gpu {choice}"))?;
+    if let Some(why) = opened.why_simulated {
+        eprintln!("no GPU, so one is simulated: {why}");
+    }
+    if let Some(why) = opened.gpu.describe().no_window {
+        eprintln!("no window, so completions lie in pinned host memory: {why}");
+    }
+    Ok(opened.gpu)
 }
 
 /// How a path is opened.
@@ -86,6 +97,8 @@ impl PathOptions {
             (PathName::Uring, _) => SourceKind::Uring,
             (PathName::Nvme | PathName::Bam | PathName::Copilot, _)
             | (PathName::Ring, Drive::Software) => SourceKind::Software,
+            (PathName::Ring, Drive::Memory) => SourceKind::Memory,
+            (PathName::Ring, Drive::Mapped) => SourceKind::Mapped,
             (PathName::Ring, Drive::Auto | Drive::File) => SourceKind::File,
         }
     }
@@ -94,7 +107,11 @@ impl PathOptions {
     pub fn block_bytes(&self) -> u64 {
         match self.source_kind() {
             SourceKind::Software => u64::from(BLOCK_BYTES),
-            SourceKind::File | SourceKind::Posix | SourceKind::Uring => 1,
+            SourceKind::File
+            | SourceKind::Mapped
+            | SourceKind::Memory
+            | SourceKind::Posix
+            | SourceKind::Uring => 1,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use abi::bench::{BENCH_CHECK_EDGES, BenchArgs, BenchTotals};
 use abi::ring::{BufferView, Id, RingView, SourceView};
 use anyhow::{Context, Result, bail, ensure};
-use gpu::{DeviceMemory, Gpu, Kernel, LaunchShape};
+use gpu::{Gpu, Kernel, LaunchShape};
 use sidecore::{Engine, ReadRoute, Rights, Ring, RingConfig, RingCounters, WriteRoute};
 use storage::Storage;
 use zerocopy::{FromBytes, IntoBytes};
@@ -86,6 +86,7 @@ impl RingRunner {
             "--depth {}: a ring's depth is a power of two from 2 up",
             options.depth
         );
+        options.gpu.prepare(&options.kernel)?;
         let engine = start_engine(&options)?;
         let writes = options.op != OpName::Read;
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
@@ -148,13 +149,7 @@ impl RingRunner {
             return Ok(self.buffer);
         }
         let base = round.base as u64;
-        let window = device.memory.window.as_ref().context("this GPU has no window")?;
-        let bytes = window.len_bytes() - round.base;
-        let part = DeviceMemory {
-            address: device.memory.address + base,
-            bytes: bytes as u64,
-            window: Some(window.slice(round.base, bytes)?),
-        };
+        let part = device.memory.slice(base, device.memory.bytes - base)?;
         Ok(self.engine.register_buffer(part, Rights::READ_WRITE)?.view())
     }
 

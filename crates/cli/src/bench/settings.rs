@@ -167,7 +167,7 @@ impl Settings {
         let in_flight = u64::from(point.queues) * u64::from(point.depth);
         let room = match (self.args.verify, point.path) {
             (Verify::None, path) if !path.has_lanes() => in_flight * io,
-            _ => DESTINATION_BYTES_MAX.max(io * 4),
+            _ => self.args.destination.unwrap_or(DESTINATION_BYTES_MAX).max(io * 4),
         };
         usize::try_from(room / io * io).expect("a destination fits into memory")
     }

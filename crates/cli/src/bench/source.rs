@@ -1,14 +1,16 @@
 //! Where the data is read from and written to: the file, or a software drive over it; and what may
 //! go wrong there on request.
 
+use std::fs::OpenOptions;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use ctrl::TimingModel;
+use mem::Region;
 use storage::faults::{FaultScript, Injector};
-use storage::{Direct, Faulty, FileOptions, FileStorage, Storage};
+use storage::{Direct, Faulty, FileOptions, FileStorage, MemoryStorage, Storage};
 
 use crate::args::{Cache, FaultsAt};
 use crate::bench::data::Data;
@@ -20,12 +22,18 @@ use crate::bench::uring::UringStorage;
 const SQE_BYTES: u64 = 64;
 /// Bytes of an NVMe command. Source: NVMe Base Specification 2.0c, 3.3.3.1.
 const COMMAND_BYTES: u64 = 64;
+/// Bytes of a file that are copied into memory at once.
+const COPY_BYTES: usize = 1 << 20;
 
 /// Which source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceKind {
     /// The file, by the storage layer's own choice of means.
     File,
+    /// The file, mapped into memory.
+    Mapped,
+    /// A copy of the file in memory.
+    Memory,
     /// The file, by pread and pwrite.
     Posix,
     /// The software NVMe drive over the file.
@@ -86,6 +94,8 @@ impl Source {
                 let storage = FileStorage::open(path, &file_options(options))?;
                 Self::plain(Arc::new(storage), file, 0)
             }
+            SourceKind::Mapped => Self::mapped(data, file)?,
+            SourceKind::Memory => Self::memory(data, writes)?,
             SourceKind::Posix => {
                 let direct = options.cache == Cache::Direct;
                 let storage = PosixStorage::open(path, bytes, writes, direct)?;
@@ -105,6 +115,36 @@ impl Source {
 
     fn plain(storage: Arc<dyn Storage>, drive: &str, request_bytes: u64) -> Self {
         Self { storage, drive: drive.to_owned(), request_bytes, injector: None, software: None }
+    }
+
+    /// The file as memory; who made it is the only one to change its length.
+    fn mapped(data: &Data, file: &str) -> Result<Self> {
+        ensure!(
+            data.is_made(),
+            "--drive mapped: only a file made for the run is mapped, not --file"
+        );
+        let named = || format!("mapping {}", data.path().display());
+        let opened =
+            OpenOptions::new().read(true).write(true).open(data.path()).with_context(named)?;
+        let bytes = usize::try_from(data.bytes())?;
+        let region = Region::map_file(&opened, bytes).with_context(named)?;
+        let storage = Arc::new(MemoryStorage::over(region).with_lending());
+        Ok(Self::plain(storage, &format!("memory: {file}, mapped"), 0))
+    }
+
+    /// A copy of the file in memory.
+    fn memory(data: &Data, writes: bool) -> Result<Self> {
+        ensure!(!writes, "--drive memory is only read; for writes use --drive mapped");
+        let bytes = usize::try_from(data.bytes())?;
+        let region = Region::map_private(bytes)?;
+        let mut piece = vec![0; COPY_BYTES];
+        for at in (0..bytes).step_by(COPY_BYTES) {
+            let piece = &mut piece[..COPY_BYTES.min(bytes - at)];
+            data.expected(at as u64, piece)?;
+            region.write_bytes(at, piece);
+        }
+        let storage = Arc::new(MemoryStorage::over(region).with_lending());
+        Ok(Self::plain(storage, "memory: a copy of the file", 0))
     }
 
     /// Puts a fault script in front of the storage.

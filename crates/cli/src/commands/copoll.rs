@@ -8,7 +8,7 @@ use std::time::Duration;
 use abi::bench::{BENCH_EDGES_RIGHT, BenchIo};
 use abi::ring::OP_READ;
 use anyhow::{Context, Result, ensure};
-use gpu::Gpu;
+use gpu::{Choice, Gpu};
 use serde::Serialize;
 use sidecore::gpu_queues::{CopollOptions, Flip, Owner, Polling};
 
@@ -188,7 +188,7 @@ impl<'a> Bench<'a> {
         let options = settings.path_options(&settings.points[0]);
         let drive = SoftwareDrive::open(&options.source_options().drive(args.queues), &data)?;
         let order = Order::new(data.bytes() / args.io_size, true, args.seed);
-        Ok(Self { args, gpu: paths::open_gpu(), drive, data, options, order })
+        Ok(Self { args, gpu: paths::open_gpu(Choice::Simulated)?, drive, data, options, order })
     }
 
     /// I/Os a second of full load, polled by the CPU alone.

@@ -48,7 +48,7 @@ struct Idle {
 /// No side core, no memory, a path that broke.
 pub fn run(args: &IdleArgs) -> Result<ExitCode> {
     ensure!(!args.duration.is_zero(), "--duration must be longer than nothing");
-    let gpu = paths::open_gpu();
+    let gpu = paths::open_gpu(args.limits.gpu)?;
     let data = Data::make(&std::env::temp_dir(), DATA_BYTES)?;
     let mut runner = paths::open_ring(&options(args), &data, &gpu, None)?;
     let what = runner.describe();

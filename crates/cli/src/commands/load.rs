@@ -62,7 +62,7 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode> {
     let data = Data::open(&args.file)?;
     let ios = data.bytes().div_ceil(args.io_size);
     let faults = args.faults.as_deref().map(|text| faults::parse(text, ios)).transpose()?;
-    let gpu = paths::open_gpu();
+    let gpu = paths::open_gpu(args.limits.gpu)?;
     let options = options(args, faults, &data)?;
     let mut runner = paths::open(&options, &data, &gpu, None)
         .with_context(|| format!("loading {} by path {}", args.file.display(), args.path.name()))?;

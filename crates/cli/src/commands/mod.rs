@@ -6,6 +6,7 @@ pub mod idle;
 pub mod load;
 pub mod placement;
 pub mod sweep;
+pub mod window;
 
 /// Exit code of a run in which an I/O failed or was wrong.
 pub const NOT_CLEAN: u8 = 3;

@@ -141,7 +141,7 @@ impl Service {
 
     /// Ends a request that storage has served, delivering a read's payload.
     #[inline(always)]
-    fn deliver(&mut self, ring: &RingShared, tables: &Tables, record: u32, moved: u32) {
+    pub(super) fn deliver(&mut self, ring: &RingShared, tables: &Tables, record: u32, moved: u32) {
         let ending = self.retire(record);
         if !self.claim(ring, &ending) {
             return;
@@ -196,7 +196,12 @@ impl Service {
                 let Some(window) = &memory.window else { return false };
                 let Ok(offset) = usize::try_from(job.entry.buffer_offset()) else { return false };
                 self.counts.window_bytes += u64::from(moved);
-                window.copy_from(offset, &ring.staging, staging_at(ring, record), moved as usize);
+                // What is lent was never asked for, so it is not in staging.
+                let queue = &self.queues.list[usize::from(job.queue)];
+                let (from, at) = queue
+                    .lends(job.entry.source_offset(), job.entry.length())
+                    .unwrap_or((&ring.staging, staging_at(ring, record)));
+                window.copy_from(offset, from, at, moved as usize);
                 true
             }
         }

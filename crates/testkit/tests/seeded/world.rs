@@ -96,6 +96,7 @@ impl World {
             address: window.address(),
             bytes: bytes as u64,
             window: Some(window.clone()),
+            keeper: None,
         };
         let buffer = engine.register_buffer(device, Rights::READ_WRITE).expect("a buffer");
         let ring = engine.create_ring(case.config.clone()).expect("a ring");

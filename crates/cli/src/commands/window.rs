@@ -1,0 +1,179 @@
+//! `sidecore bench window`: the ceilings that payload meets on its way into GPU memory.
+//!
+//! | what | how |
+//! | --- | --- |
+//! | `window-random`, `window-sequential` | CPU threads store 4 KiB blocks through the window |
+//! | `zero-copy-load` | the GPU's threads load from pinned host memory |
+//! | `zero-copy-store` | the GPU's threads store to pinned host memory |
+//! | `copy-to-device`, `copy-to-host` | the copy engine |
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use gpu::{DeviceMemory, Gpu, LaunchShape};
+use mem::Region;
+use serde::Serialize;
+use zerocopy::IntoBytes;
+
+use crate::args::WindowArgs;
+use crate::bench::paths;
+use crate::printer::print;
+
+/// Bytes of a block.
+const BLOCK: usize = 4096;
+/// Threads that store through the window.
+const THREADS: [u32; 5] = [1, 2, 4, 8, 12];
+/// Blocks of 1,024 threads.
+const BLOCKS: [u32; 6] = [1, 4, 8, 16, 32, 64];
+
+/// One ceiling.
+#[derive(Debug, Serialize)]
+struct Ceiling {
+    gpu: String,
+    what: &'static str,
+    /// CPU threads, or GPU blocks.
+    n: u32,
+    bytes: u64,
+    seconds: f64,
+    bytes_per_s: f64,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// No memory, a GPU that refuses.
+pub fn run(args: &WindowArgs) -> Result<ExitCode> {
+    let gpu = paths::open_gpu(args.limits.gpu)?;
+    let bytes = usize::try_from(args.size).context("--size")? / BLOCK * BLOCK;
+    ensure!(bytes >= BLOCK, "--size must be at least one block of {BLOCK} bytes");
+    let device = gpu.allocate_device(bytes as u64)?;
+    let host = gpu.allocate_host(bytes as u64)?;
+    host.fill(0, bytes, 0xa5);
+    let bench = Bench { gpu: &*gpu, device: &device, host: &host, bytes, limit: args.duration };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    for n in THREADS.into_iter().filter(|n| *n as usize <= cpus) {
+        for random in [true, false] {
+            bench.window(n, random)?.show(args.json)?;
+        }
+    }
+    for n in BLOCKS {
+        bench.kernel("zero-copy-load", n, device.address, host.address())?.show(args.json)?;
+        bench.kernel("zero-copy-store", n, host.address(), device.address)?.show(args.json)?;
+    }
+    bench.engine("copy-to-device")?.show(args.json)?;
+    bench.engine("copy-to-host")?.show(args.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Ceiling {
+    fn show(&self, json: bool) -> Result<()> {
+        let text = if json {
+            serde_json::to_string(self)?
+        } else {
+            format!("{:18} {:3}  {:8.2} GB/s", self.what, self.n, self.bytes_per_s * 1e-9)
+        };
+        print(&text)
+    }
+}
+
+struct Bench<'a> {
+    gpu: &'a dyn Gpu,
+    device: &'a DeviceMemory,
+    host: &'a Region,
+    bytes: usize,
+    limit: Duration,
+}
+
+impl Bench<'_> {
+    fn ceiling(&self, what: &'static str, n: u32, bytes: u64, seconds: f64) -> Ceiling {
+        let gpu = self.gpu.describe().name;
+        Ceiling { gpu, what, n, bytes, seconds, bytes_per_s: bytes as f64 / seconds }
+    }
+
+    fn window(&self, threads: u32, random: bool) -> Result<Ceiling> {
+        let window = self.device.window.as_ref().context("there is no window to measure")?;
+        let source = Region::map_private(self.bytes)?;
+        source.fill(0, self.bytes, 0x5a);
+        let moved = AtomicU64::new(0);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let (source, moved) = (&source, &moved);
+                scope.spawn(move || {
+                    let blocks = self.store(window, source, u64::from(thread), random, start);
+                    moved.fetch_add(blocks * BLOCK as u64, Ordering::Relaxed);
+                });
+            }
+        });
+        let what = if random { "window-random" } else { "window-sequential" };
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(self.ceiling(what, threads, moved.into_inner(), seconds))
+    }
+
+    /// Stores blocks until the time is over; how many.
+    fn store(
+        &self,
+        window: &Region,
+        source: &Region,
+        thread: u64,
+        random: bool,
+        start: Instant,
+    ) -> u64 {
+        let all = (self.bytes / BLOCK) as u64;
+        let mut state = storage::pattern::mix(thread + 1);
+        let mut next = all / 16 * thread;
+        let mut stored = 0;
+        while start.elapsed() < self.limit {
+            for _ in 0..64 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                next = if random { (state >> 32) % all } else { (next + 1) % all };
+                let from = if random { (state >> 20) % all } else { next };
+                let place = |block: u64| usize::try_from(block).unwrap_or(0) * BLOCK;
+                window.copy_from(place(next), source, place(from), BLOCK);
+                mem::fence_payload();
+            }
+            stored += 64;
+        }
+        stored
+    }
+
+    fn kernel(&self, what: &'static str, blocks: u32, to: u64, from: u64) -> Result<Ceiling> {
+        let arguments = [to, from, self.bytes as u64];
+        let shape = LaunchShape { blocks, threads_per_block: 1024, shared_bytes: 0 };
+        let once = || -> Result<()> {
+            let mut launch = self.gpu.launch(&kernels::COPY, shape, arguments.as_bytes())?;
+            launch.wait(Duration::from_secs(60)).context("the copy does not end")??;
+            Ok(())
+        };
+        once()?;
+        let start = Instant::now();
+        let mut moved = 0;
+        while start.elapsed() < self.limit {
+            once()?;
+            moved += self.bytes as u64;
+        }
+        Ok(self.ceiling(what, blocks, moved, start.elapsed().as_secs_f64()))
+    }
+
+    fn engine(&self, what: &'static str) -> Result<Ceiling> {
+        let copy = gpu::Copy {
+            host: self.host,
+            host_offset: 0,
+            device: self.device,
+            device_offset: 0,
+            bytes: self.bytes,
+        };
+        let start = Instant::now();
+        let mut moved = 0;
+        while start.elapsed() < self.limit {
+            match what {
+                "copy-to-device" => self.gpu.copy_to_device(copy)?,
+                _ => self.gpu.copy_to_host(copy)?,
+            }
+            moved += self.bytes as u64;
+        }
+        Ok(self.ceiling(what, 1, moved, start.elapsed().as_secs_f64()))
+    }
+}

@@ -1,0 +1,198 @@
+//! One device: its context, and what it is.
+// UNSAFETY: calls the driver.
+#![expect(unsafe_code, reason = "calls the driver and keeps its handles")]
+
+use std::ffi::{CStr, c_int};
+use std::sync::Arc;
+
+use crate::api::{Api, Opaque, call};
+use crate::error::CudaError;
+use crate::library::Driver;
+
+/// Attributes of a device. Source: `CUdevice_attribute` in cuda.h.
+mod attribute {
+    pub const MULTIPROCESSORS: i32 = 16;
+    pub const PCI_BUS: i32 = 33;
+    pub const PCI_DEVICE: i32 = 34;
+    pub const UNIFIED_ADDRESSING: i32 = 41;
+    pub const PCI_DOMAIN: i32 = 50;
+    pub const CAPABILITY_MAJOR: i32 = 75;
+    pub const CAPABILITY_MINOR: i32 = 76;
+    pub const RDMA_WRITES_ORDERING: i32 = 118;
+}
+
+/// For whom the device orders writes that reach it over PCIe from others.
+///
+/// Source: `CUGPUDirectRDMAWritesOrdering` in cuda.h.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum WriteOrdering {
+    /// For nobody: payload and completion word may be seen in the wrong order.
+    Nobody,
+    /// For kernels of the owning context.
+    Owner,
+    /// For all devices.
+    AllDevices,
+}
+
+/// What a device is.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Name by the driver.
+    pub name: String,
+    /// Index by the driver.
+    pub index: u32,
+    /// The same in CUDA and Vulkan.
+    pub uuid: [u8; 16],
+    /// Domain, bus and device on PCI.
+    pub pci: String,
+    /// Compute capability.
+    pub capability: (i32, i32),
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Device memory, in bytes.
+    pub memory_bytes: u64,
+    /// Order of writes by others.
+    pub write_ordering: WriteOrdering,
+    /// CUDA version of the driver.
+    pub driver: String,
+}
+
+impl Facts {
+    /// The name that NVRTC has for its machine code.
+    pub fn architecture(&self) -> String {
+        format!("sm_{}{}", self.capability.0, self.capability.1)
+    }
+}
+
+/// The retained primary context, given back with the last user.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub api: Arc<Api>,
+    handle: Opaque,
+    ordinal: c_int,
+}
+
+// SAFETY: contexts may be made current in any thread; the driver locks.
+unsafe impl Send for Context {}
+// SAFETY: as above; nothing is changed through `&self` but by the driver.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Makes it the calling thread's.
+    pub fn enter(&self) -> Result<(), CudaError> {
+        call!(self.api, context_set(self.handle))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // A device that is lost says so here; there is nobody to tell.
+        let _lost = call!(self.api, context_release(self.ordinal));
+    }
+}
+
+/// A device that is open.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub(crate) context: Arc<Context>,
+    facts: Arc<Facts>,
+}
+
+impl Device {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// `Unavailable` for an index that there is none of, or a device that is too old; `Call`.
+    pub fn open(driver: &Driver, index: u32) -> Result<Self, CudaError> {
+        if index >= driver.devices() {
+            let why = format!("the driver finds {}, counted from 0", driver.devices());
+            let remedy = "name one of those, see nvidia-smi -L and CUDA_VISIBLE_DEVICES";
+            return Err(CudaError::unavailable(format!("GPU {index}"), why, remedy));
+        }
+        let api = Arc::clone(&driver.api);
+        let mut ordinal = 0;
+        let wanted = c_int::try_from(index).expect("below a count that was an int");
+        call!(api, device_get(&raw mut ordinal, wanted))?;
+        let mut facts = facts(driver, index, ordinal)?;
+        if facts.capability < (8, 0) {
+            let why = format!("{} has compute capability {:?}", facts.name, facts.capability);
+            let remedy = "use a GPU of capability 8.0 or newer (A100, RTX 30 and later)";
+            return Err(CudaError::unavailable(format!("GPU {index}"), why, remedy));
+        }
+        let mut handle = std::ptr::null_mut();
+        call!(api, context_retain(&raw mut handle, ordinal))?;
+        let context = Arc::new(Context { api, handle, ordinal });
+        context.enter()?;
+        let (mut free, mut total) = (0, 0);
+        call!(context.api, memory_free_and_total(&raw mut free, &raw mut total))?;
+        facts.memory_bytes = total as u64;
+        Ok(Self { context, facts: Arc::new(facts) })
+    }
+
+    /// What it is.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Bytes of device memory that are free now.
+    ///
+    /// # Errors
+    /// `Call`.
+    pub fn free_bytes(&self) -> Result<u64, CudaError> {
+        self.context.enter()?;
+        let (mut free, mut total) = (0_usize, 0_usize);
+        call!(self.context.api, memory_free_and_total(&raw mut free, &raw mut total))?;
+        Ok(free as u64)
+    }
+
+    /// The index of the device that a pointer of this process belongs to, `None` where CUDA does not
+    /// know it (plain host memory).
+    pub fn owner_of(&self, address: u64) -> Option<u32> {
+        /// Source: `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+        const ORDINAL: c_int = 9;
+        self.context.enter().ok()?;
+        let mut ordinal: c_int = -1;
+        let place = (&raw mut ordinal).cast();
+        call!(self.context.api, pointer_attribute(place, ORDINAL, address)).ok()?;
+        u32::try_from(ordinal).ok()
+    }
+}
+
+fn facts(driver: &Driver, index: u32, ordinal: c_int) -> Result<Facts, CudaError> {
+    let api = &driver.api;
+    let get = |which: i32| {
+        let mut value = 0;
+        call!(api, device_attribute(&raw mut value, which, ordinal)).map(|()| value)
+    };
+    let mut name = [0; 256];
+    call!(api, device_name(name.as_mut_ptr(), 255, ordinal))?;
+    // SAFETY: the last byte was left 0, so the string ends inside.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    let mut uuid = [0; 16];
+    call!(api, device_uuid(&raw mut uuid, ordinal))?;
+    if get(attribute::UNIFIED_ADDRESSING)? == 0 {
+        let remedy = "use a 64-bit Linux driver";
+        return Err(CudaError::unavailable(name, "it has no unified addresses", remedy));
+    }
+    let write_ordering = match get(attribute::RDMA_WRITES_ORDERING).unwrap_or(0) {
+        200.. => WriteOrdering::AllDevices,
+        100.. => WriteOrdering::Owner,
+        _ => WriteOrdering::Nobody,
+    };
+    Ok(Facts {
+        name,
+        index,
+        uuid,
+        pci: format!(
+            "{:04x}:{:02x}:{:02x}",
+            get(attribute::PCI_DOMAIN)?,
+            get(attribute::PCI_BUS)?,
+            get(attribute::PCI_DEVICE)?
+        ),
+        capability: (get(attribute::CAPABILITY_MAJOR)?, get(attribute::CAPABILITY_MINOR)?),
+        multiprocessors: u32::try_from(get(attribute::MULTIPROCESSORS)?).unwrap_or(0),
+        memory_bytes: 0,
+        write_ordering,
+        driver: crate::library::dotted(driver.version()),
+    })
+}

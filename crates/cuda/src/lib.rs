@@ -1,0 +1,43 @@
+//! NVIDIA's driver and run-time compiler, loaded when the program runs, and the window.
+//!
+//! One outside world behind one crate: the driver API (`libcuda.so.1`), the run-time compiler (NVRTC),
+//! and Vulkan, which makes device memory that the CPU can store to (`window`). None of them is
+//! needed to build, or to start: whatever is missing or too old is an [`CudaError::Unavailable`] that
+//! says what to do. Nothing here panics because a library is absent.
+//!
+//! | part | duty |
+//! | --- | --- |
+//! | [`Driver`] | the library, its version, its devices |
+//! | [`Device`] | one device: its context, what it is, and its memory |
+//! | [`compile`] | device code to machine code, through a cache on disk named by content |
+//! | [`Window`] | device memory with a CPU mapping, and why there is none |
+//! | [`Streams`] | copies and fills on streams of their own |
+//! | [`Function`] | a loaded kernel, and its launches |
+//!
+//! It knows nothing of kernels' meaning, of rings or of storage.
+//!
+//! Memory that is handed out keeps its device's context, and is given back with its last clone.
+//!
+//! Sources: CUDA Driver API 13.0; NVRTC 13.0; Vulkan 1.1 with `VK_KHR_external_memory_fd`.
+
+mod api;
+mod cache;
+mod device;
+mod error;
+mod function;
+mod includes;
+mod library;
+mod memory;
+mod nvrtc;
+mod streams;
+mod window;
+
+pub use cache::Cache;
+pub use device::{Device, Facts, WriteOrdering};
+pub use error::CudaError;
+pub use function::{Function, Running, Shape};
+pub use library::Driver;
+pub use memory::{DeviceBlock, HostBlock};
+pub use nvrtc::{Code, Header, Program, compile};
+pub use streams::{HostRange, Streams};
+pub use window::{Window, WindowMemory};

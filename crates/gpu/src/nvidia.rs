@@ -1,0 +1,200 @@
+//! An NVIDIA GPU as a [`Gpu`]: the driver's memory, a window by Vulkan where there is one, kernels compiled
+//! from the text that the program carries.
+//!
+//! Everything that serving needs is made in [`CudaGpu::open`], in an allocation, or in
+//! [`Gpu::prepare`]: copying uses streams that are there, and nothing is loaded later.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cuda::{
+    Cache, CudaError, Device, DeviceBlock, Driver, Function, HostBlock, HostRange, Running, Shape,
+    Streams, Window,
+};
+use mem::Region;
+
+use crate::{Copy, Description, DeviceMemory, Gpu, GpuError, Keeper, Kernel, Launch, LaunchShape};
+
+/// Streams that copies go through: about as many side cores can copy at once.
+const STREAMS: usize = 16;
+
+/// How an NVIDIA GPU is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct CudaOptions {
+    /// Which, by the driver's count.
+    pub index: u32,
+    /// Whether the window is used where there is one.
+    pub window: bool,
+}
+
+/// An NVIDIA GPU.
+pub struct CudaGpu {
+    device: Device,
+    driver_version: i32,
+    streams: Streams,
+    window: Result<Window, String>,
+    cache: Cache,
+    functions: Mutex<HashMap<&'static str, Arc<Function>>>,
+}
+
+fn unavailable(error: CudaError) -> GpuError {
+    match error {
+        CudaError::Misuse(why) => GpuError::Misuse(why),
+        error => GpuError::Unavailable(error.to_string()),
+    }
+}
+
+impl CudaGpu {
+    /// Loads the driver and opens a GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::Unavailable`] with the remedy.
+    pub fn open(options: CudaOptions) -> Result<Self, GpuError> {
+        let driver = Driver::load().map_err(unavailable)?;
+        let device = Device::open(&driver, options.index).map_err(unavailable)?;
+        let streams = Streams::new(&device, STREAMS).map_err(unavailable)?;
+        let window = match options.window {
+            true => Window::open(&device).map_err(|e| e.to_string()),
+            false => Err("the window onto device memory: switched off".to_owned()),
+        };
+        let functions = Mutex::new(HashMap::new());
+        let (driver_version, cache) = (driver.version(), Cache::of_user());
+        Ok(Self { device, driver_version, streams, window, cache, functions })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// A kernel that is loaded, or is now.
+    ///
+    /// # Errors
+    /// As [`Gpu::prepare`].
+    pub fn function(&self, kernel: &Kernel) -> Result<Arc<Function>, GpuError> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(kernel.name) {
+            return Ok(Arc::clone(function));
+        }
+        let failed = |error: CudaError| match error {
+            CudaError::Unavailable { .. } => unavailable(error),
+            error => GpuError::Kernel { kernel: kernel.name.to_owned(), why: error.to_string() },
+        };
+        let Some(program) = kernel.source else {
+            return Err(GpuError::Misuse(format!("kernel {} runs only simulated", kernel.name)));
+        };
+        let architecture = self.device.facts().architecture();
+        let code = cuda::compile(program, &architecture, self.driver_version, &self.cache);
+        let code = code.map_err(failed)?;
+        let function = Arc::new(Function::load(&self.device, &code, kernel.name).map_err(failed)?);
+        functions.insert(kernel.name, Arc::clone(&function));
+        Ok(function)
+    }
+
+    /// Device memory with a window, or the reason why there is none.
+    fn with_window(&self, bytes: u64) -> Result<DeviceMemory, String> {
+        let window = self.window.as_ref().map_err(Clone::clone)?;
+        let memory = window.allocate(bytes).map_err(|e| e.to_string())?;
+        let (address, region) = (memory.address, memory.region);
+        Ok(DeviceMemory { address, bytes, window: Some(region), keeper: None })
+    }
+
+    fn without_window(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        let exhausted = |why: String| GpuError::Exhausted { what: "device memory", bytes, why };
+        let len = usize::try_from(bytes).map_err(|e| exhausted(e.to_string()))?;
+        let block =
+            DeviceBlock::allocate(&self.device, len).map_err(|e| exhausted(e.to_string()))?;
+        let address = block.address();
+        Ok(DeviceMemory { address, bytes, window: None, keeper: Some(Keeper::new(block)) })
+    }
+}
+
+/// Checks the device's range of a copy; the host's range, and the device address.
+fn ends<'a>(copy: &Copy<'a>) -> Result<(HostRange<'a>, u64), GpuError> {
+    let misuse = |why: String| GpuError::Misuse(format!("copy of {} bytes: {why}", copy.bytes));
+    let inside = copy
+        .device_offset
+        .checked_add(copy.bytes as u64)
+        .is_some_and(|end| end <= copy.device.bytes);
+    if !inside {
+        let (at, len) = (copy.device_offset, copy.device.bytes);
+        return Err(misuse(format!("device side: {at}.. does not lie inside {len} bytes")));
+    }
+    let host = HostRange { region: copy.host, offset: copy.host_offset, bytes: copy.bytes };
+    Ok((host, copy.device.address + copy.device_offset))
+}
+
+impl Gpu for CudaGpu {
+    fn describe(&self) -> Description {
+        let facts = self.device.facts();
+        let no_window = self.window.as_ref().err().cloned();
+        Description { name: facts.name.clone(), simulated: false, no_window }
+    }
+
+    fn allocate_device(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        let memory = match self.with_window(bytes) {
+            Ok(memory) => memory,
+            Err(_) => self.without_window(bytes)?,
+        };
+        let len = usize::try_from(bytes).map_err(|e| GpuError::Misuse(e.to_string()))?;
+        self.streams.fill(memory.address, len, 0).map_err(unavailable)?;
+        Ok(memory)
+    }
+
+    fn allocate_host(&self, bytes: u64) -> Result<Region, GpuError> {
+        let exhausted =
+            |why: String| GpuError::Exhausted { what: "pinned host memory", bytes, why };
+        let len = usize::try_from(bytes).map_err(|e| exhausted(e.to_string()))?;
+        HostBlock::allocate(&self.device, len).map_err(|e| exhausted(e.to_string()))
+    }
+
+    fn copy_to_device(&self, copy: Copy<'_>) -> Result<(), GpuError> {
+        let (host, device) = ends(&copy)?;
+        self.streams.copy_to_device(device, host).map_err(unavailable)
+    }
+
+    fn copy_to_host(&self, copy: Copy<'_>) -> Result<(), GpuError> {
+        let (host, device) = ends(&copy)?;
+        self.streams.copy_to_host(host, device).map_err(unavailable)
+    }
+
+    fn prepare(&self, kernel: &Kernel) -> Result<(), GpuError> {
+        self.function(kernel).map(|_| ())
+    }
+
+    fn launch(
+        &self,
+        kernel: &Kernel,
+        shape: LaunchShape,
+        arguments: &[u8],
+    ) -> Result<Box<dyn Launch>, GpuError> {
+        let function = self.function(kernel)?;
+        let LaunchShape { blocks, threads_per_block, shared_bytes } = shape;
+        let shape = Shape { blocks, threads_per_block, shared_bytes };
+        let running = function.launch(shape, arguments).map_err(|e| match e {
+            CudaError::Misuse(why) => GpuError::Misuse(format!("kernel {}: {why}", kernel.name)),
+            e => GpuError::Kernel { kernel: kernel.name.to_owned(), why: e.to_string() },
+        })?;
+        Ok(Box::new(CudaLaunch { kernel: kernel.name, running }))
+    }
+}
+
+struct CudaLaunch {
+    kernel: &'static str,
+    running: Running,
+}
+
+impl Launch for CudaLaunch {
+    fn wait(&mut self, limit: Duration) -> Option<Result<(), GpuError>> {
+        let result = self.running.wait(limit)?;
+        let kernel = self.kernel;
+        Some(result.map_err(|e| GpuError::Kernel { kernel: kernel.into(), why: e.to_string() }))
+    }
+
+    fn abort(&mut self) {}
+
+    fn simulation_cpu_seconds(&self) -> f64 {
+        0.0
+    }
+}

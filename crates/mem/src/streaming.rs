@@ -1,0 +1,136 @@
+//! Copies into write-combining memory: whole lines, by stores that bypass the caches.
+//!
+//! Through a window ordinary stores work, but leave the core in parts as its few combining buffers are
+//! reused; non-temporal stores of whole lines go out as one transaction each. They are weakly ordered:
+//! `fence_payload` comes between them and whatever tells of them.
+// UNSAFETY: vector instructions, by raw pointers.
+#![expect(unsafe_code, reason = "non-temporal stores exist only as intrinsics")]
+
+/// A line of the processor and of its combining buffers.
+const LINE_BYTES: usize = 64;
+
+/// Copies `bytes` bytes; the ranges do not overlap.
+///
+/// # Safety
+/// * `from..from + bytes` can be read and `to..to + bytes` written.
+/// * The two do not overlap.
+pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+    let head = to.addr().wrapping_neg() % LINE_BYTES;
+    if bytes < head + LINE_BYTES {
+        // SAFETY: the caller's ranges.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        return;
+    }
+    let body = (bytes - head) / LINE_BYTES * LINE_BYTES;
+    let tail = bytes - head - body;
+    // SAFETY: `head` is at most `bytes`, so all of it is inside the caller's ranges.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, head) };
+    // SAFETY: as above.
+    let (to, from) = unsafe { (to.add(head), from.add(head)) };
+    // SAFETY: `to` is a multiple of a line now, and `body` whole lines are inside both ranges.
+    unsafe { copy_lines(to, from, body) };
+    // SAFETY: `head + body` is at most `bytes`.
+    let (to, from) = unsafe { (to.add(body), from.add(body)) };
+    // SAFETY: what is left of the caller's ranges.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, tail) };
+}
+
+/// Copies whole lines to an address that is a multiple of a line.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize) {
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has the instructions; the ranges are the caller's.
+        unsafe { x86::copy_512(to, from, bytes) };
+    } else if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: as above.
+        unsafe { x86::copy_256(to, from, bytes) };
+    } else {
+        // SAFETY: as above; SSE2 is part of x86-64.
+        unsafe { x86::copy_128(to, from, bytes) };
+    }
+}
+
+/// Copies whole lines where there are no such stores.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: the caller's ranges.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use core::arch::x86_64::{
+        __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256,
+        _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
+    };
+
+    macro_rules! copy {
+        ($name:ident, $vector:ty, $feature:literal, $load:ident, $store:ident) => {
+            /// Copies whole lines by vectors.
+            #[target_feature(enable = $feature)]
+            pub unsafe fn $name(to: *mut u8, from: *const u8, bytes: usize) {
+                const BYTES: usize = size_of::<$vector>();
+                let mut at = 0;
+                while at < bytes {
+                    // SAFETY: `at` is below `bytes`, and a vector divides a line.
+                    let (to, from) = unsafe { (to.add(at), from.add(at)) };
+                    // SAFETY: inside the caller's range; any alignment.
+                    let vector = unsafe { $load(from.cast::<$vector>()) };
+                    // SAFETY: inside the caller's range, and aligned as its first line is.
+                    unsafe { $store(to.cast::<$vector>(), vector) };
+                    at += BYTES;
+                }
+            }
+        };
+    }
+    copy!(copy_512, __m512i, "avx512f", _mm512_loadu_si512, _mm512_stream_si512);
+    copy!(copy_256, __m256i, "avx2", _mm256_loadu_si256, _mm256_stream_si256);
+    copy!(copy_128, __m128i, "sse2", _mm_loadu_si128, _mm_stream_si128);
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn each_width_copies_whole_lines() {
+            let source: Vec<u8> = (0..1024_u32).map(|i| (i * 7 + i / 251) as u8).collect();
+            let mut memory = vec![0_u8; 1024];
+            let at = memory.as_ptr().addr().wrapping_neg() % 64;
+            let kinds: [(bool, unsafe fn(*mut u8, *const u8, usize)); 3] = [
+                (is_x86_feature_detected!("avx512f"), |t, f, n| unsafe { copy_512(t, f, n) }),
+                (is_x86_feature_detected!("avx2"), |t, f, n| unsafe { copy_256(t, f, n) }),
+                (true, |t, f, n| unsafe { copy_128(t, f, n) }),
+            ];
+            for (has, copy) in kinds.into_iter().filter(|(has, _)| *has) {
+                assert!(has);
+                memory.fill(0);
+                // SAFETY: 768 bytes from a line on are inside both.
+                unsafe { copy(memory.as_mut_ptr().add(at), source.as_ptr().add(3), 768) };
+                crate::fence_payload();
+                assert_eq!(memory[at..at + 768], source[3..771]);
+                assert!(memory[..at].iter().chain(&memory[at + 768..]).all(|byte| *byte == 0));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_length_at_any_place() {
+        let source: Vec<u8> = (0..600_u32).map(|i| (i * 31 + i / 255 + 1) as u8).collect();
+        for start in 0..70 {
+            for bytes in [0, 1, 7, 63, 64, 65, 127, 128, 200, 257, 400] {
+                let mut memory = vec![0xee_u8; 600];
+                // SAFETY: `start + bytes` is below 600 in both.
+                unsafe { copy(memory.as_mut_ptr().add(start), source.as_ptr().add(5), bytes) };
+                crate::fence_payload();
+                assert_eq!(memory[start..start + bytes], source[5..5 + bytes]);
+                let rest = memory[..start].iter().chain(&memory[start + bytes..]);
+                assert!(rest.copied().all(|byte| byte == 0xee), "{start} {bytes}");
+            }
+        }
+    }
+}
