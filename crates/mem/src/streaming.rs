@@ -25,12 +25,10 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     let tail = bytes - head - body;
     // SAFETY: `head` is at most `bytes`, so all of it is inside the caller's ranges.
     unsafe { std::ptr::copy_nonoverlapping(from, to, head) };
-    // SAFETY: as above.
-    let (to, from) = unsafe { (to.add(head), from.add(head)) };
+    let (to, from) = (to.wrapping_add(head), from.wrapping_add(head));
     // SAFETY: `to` is a multiple of a line now, and `body` whole lines are inside both ranges.
     unsafe { copy_lines(to, from, body) };
-    // SAFETY: `head + body` is at most `bytes`.
-    let (to, from) = unsafe { (to.add(body), from.add(body)) };
+    let (to, from) = (to.wrapping_add(body), from.wrapping_add(body));
     // SAFETY: what is left of the caller's ranges.
     unsafe { std::ptr::copy_nonoverlapping(from, to, tail) };
 }
@@ -72,8 +70,8 @@ mod x86 {
                 const BYTES: usize = size_of::<$vector>();
                 let mut at = 0;
                 while at < bytes {
-                    // SAFETY: `at` is below `bytes`, and a vector divides a line.
-                    let (to, from) = unsafe { (to.add(at), from.add(at)) };
+                    // `at` is below `bytes`, and a vector divides a line.
+                    let (to, from) = (to.wrapping_add(at), from.wrapping_add(at));
                     // SAFETY: inside the caller's range; any alignment.
                     let vector = unsafe { $load(from.cast::<$vector>()) };
                     // SAFETY: inside the caller's range, and aligned as its first line is.
@@ -93,19 +91,24 @@ mod x86 {
 
         #[test]
         fn each_width_copies_whole_lines() {
-            let source: Vec<u8> = (0..1024_u32).map(|i| (i * 7 + i / 251) as u8).collect();
+            let source: Vec<u8> =
+                (0..1024_u32).map(|i| (i * 7 + i / 251).to_le_bytes()[0]).collect();
             let mut memory = vec![0_u8; 1024];
             let at = memory.as_ptr().addr().wrapping_neg() % 64;
-            let kinds: [(bool, unsafe fn(*mut u8, *const u8, usize)); 3] = [
-                (is_x86_feature_detected!("avx512f"), |t, f, n| unsafe { copy_512(t, f, n) }),
-                (is_x86_feature_detected!("avx2"), |t, f, n| unsafe { copy_256(t, f, n) }),
-                (true, |t, f, n| unsafe { copy_128(t, f, n) }),
-            ];
-            for (has, copy) in kinds.into_iter().filter(|(has, _)| *has) {
-                assert!(has);
+            let kinds =
+                [is_x86_feature_detected!("avx512f"), is_x86_feature_detected!("avx2"), true];
+            for (kind, _) in kinds.into_iter().enumerate().filter(|(_, has)| *has) {
                 memory.fill(0);
-                // SAFETY: 768 bytes from a line on are inside both.
-                unsafe { copy(memory.as_mut_ptr().add(at), source.as_ptr().add(3), 768) };
+                let (to, from) =
+                    (memory.as_mut_ptr().wrapping_add(at), source.as_ptr().wrapping_add(3));
+                match kind {
+                    // SAFETY: 768 bytes from a line on are inside both, and the processor has it.
+                    0 => unsafe { copy_512(to, from, 768) },
+                    // SAFETY: as above.
+                    1 => unsafe { copy_256(to, from, 768) },
+                    // SAFETY: as above.
+                    _ => unsafe { copy_128(to, from, 768) },
+                }
                 crate::fence_payload();
                 assert_eq!(memory[at..at + 768], source[3..771]);
                 assert!(memory[..at].iter().chain(&memory[at + 768..]).all(|byte| *byte == 0));
@@ -120,12 +123,14 @@ mod tests {
 
     #[test]
     fn any_length_at_any_place() {
-        let source: Vec<u8> = (0..600_u32).map(|i| (i * 31 + i / 255 + 1) as u8).collect();
+        let source: Vec<u8> =
+            (0..600_u32).map(|i| (i * 31 + i / 255 + 1).to_le_bytes()[0]).collect();
         for start in 0..70 {
             for bytes in [0, 1, 7, 63, 64, 65, 127, 128, 200, 257, 400] {
                 let mut memory = vec![0xee_u8; 600];
-                // SAFETY: `start + bytes` is below 600 in both.
-                unsafe { copy(memory.as_mut_ptr().add(start), source.as_ptr().add(5), bytes) };
+                let to = memory.as_mut_ptr().wrapping_add(start);
+                // SAFETY: `start + bytes` and `5 + bytes` are below 600, the length of both.
+                unsafe { copy(to, source.as_ptr().wrapping_add(5), bytes) };
                 crate::fence_payload();
                 assert_eq!(memory[start..start + bytes], source[5..5 + bytes]);
                 let rest = memory[..start].iter().chain(&memory[start + bytes..]);
