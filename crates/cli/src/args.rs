@@ -261,6 +261,14 @@ fn count(text: &str) -> Result<u32, String> {
     }
 }
 
+/// More threads than any machine has CPUs would only take them from each other.
+fn side_core_count(text: &str) -> Result<u32, String> {
+    match count(text)? {
+        n @ ..=1024 => Ok(n),
+        n => Err(format!("{n} are too many: at most 1024 are possible")),
+    }
+}
+
 /// Options of `bench`.
 #[derive(Args, Debug, Clone)]
 pub struct BenchArgs {
@@ -309,7 +317,7 @@ pub struct BenchArgs {
     pub depth: Vec<u32>,
     /// Side cores of ring, polling agents of copilot [default: the CPUs of this process's cgroup
     /// less one, at least 1].
-    #[arg(long, value_parser = count)]
+    #[arg(long, value_parser = side_core_count)]
     pub side_cores: Option<u32>,
     /// Memory of the submission queues of bam and copilot [default: device].
     #[arg(long, value_enum)]
@@ -435,7 +443,7 @@ pub struct IdleArgs {
     #[arg(long, value_parser = count, default_value = "1")]
     pub queues: u32,
     /// Side cores [default: the CPUs of this process's cgroup less one, at least 1].
-    #[arg(long, value_parser = count)]
+    #[arg(long, value_parser = side_core_count)]
     pub side_cores: Option<u32>,
     /// Print one JSON object.
     #[arg(long)]
@@ -486,7 +494,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "MS", value_parser = count, default_value = "1000")]
     pub limit_ms: u32,
     /// Side cores [default: the CPUs of this process's cgroup less one, at least 1].
-    #[arg(long, value_parser = count)]
+    #[arg(long, value_parser = side_core_count)]
     pub side_cores: Option<u32>,
     /// Seed of faults.
     #[arg(long, default_value_t = 1)]

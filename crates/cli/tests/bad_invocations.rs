@@ -14,6 +14,7 @@ const BAD_OPTIONS: &[(&str, &[&str])] = &[
     ("bench --duration soon", &["soon", "--duration"]),
     ("bench --duration 0", &["--duration"]),
     ("bench --repeats 0", &["--repeats", "at least 1"]),
+    ("bench --side-cores 100000", &["--side-cores", "at most 1024"]),
     ("bench --sms 0", &["--sms", "at least 1"]),
     ("bench --size 100000 --io-size 4k", &["--size 100000", "4096"]),
     ("bench --size 1k --io-size 4k", &["--size", "4 KiB"]),

@@ -51,6 +51,21 @@ fn every_path_verifies_every_byte_and_says_so() {
 }
 
 #[test]
+fn a_path_that_cannot_run_leaves_the_rows_before_it() {
+    let sandbox = Sandbox::new();
+    let output = sandbox.run(&format!("bench {SMALL} --json --path posix,ring --depth 3"));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let rows = rows(&output);
+    assert_eq!(rows.len(), 1, "{output:?}");
+    assert_eq!(rows[0]["path"], "posix");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(complaint.contains("path ring") && complaint.contains("power of two"), "{complaint}");
+    let output = sandbox.run(&format!("bench {SMALL} --path posix,ring --depth 3"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("posix"), "{output:?}");
+    assert!(sandbox.listing().is_empty(), "{:?}", sandbox.listing());
+}
+
+#[test]
 fn writes_and_mixes_are_read_back() {
     let sandbox = Sandbox::new();
     for op in ["write", "mix"] {

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::args::{BenchArgs, OpName, PathName};
 use crate::bench::data::Data;
 use crate::bench::measure::{Measurement, cpu_since};
-use crate::bench::settings::{Settings, has_drive_model};
+use crate::bench::settings::{Point, Settings, has_drive_model};
 use crate::bench::{cpu, machine, paths, uring};
 use crate::commands::verdict;
 use crate::printer::{Progress, print};
@@ -40,30 +40,47 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         Progress::new(settings.points.len() as u64 * u64::from(settings.args.repeats));
     // What is spent before the first row is everybody's: each row is charged an equal share.
     let share = cpu::process_seconds() / settings.points.len().max(1) as f64;
-    let mut rows = Vec::new();
-    for (index, point) in settings.points.iter().enumerate() {
-        if interrupt::asked() {
-            break;
-        }
+    let mut one = |index: usize, point: &Point| -> Result<Row> {
         let before = cpu::process_seconds();
         let measurement = Measurement::new(&settings, point, &mut data)?;
-        let mut runner = paths::open(&settings.path_options(point), measurement.data(), &gpu, None)
-            .with_context(|| format!("path {}", point.path.name()))?;
+        let options = settings.path_options(point);
+        let mut runner = paths::open(&options, measurement.data(), &gpu, None)?;
         let done = index as u64 * u64::from(settings.args.repeats);
-        let mut row = measurement
-            .run(runner.as_mut(), &mut progress, done)
-            .with_context(|| format!("path {}", point.path.name()))?;
+        let mut row = measurement.run(runner.as_mut(), &mut progress, done)?;
         drop(runner);
         row.close_bill(cpu_since(before) + share);
         if settings.args.json {
             print(&serde_json::to_string(&row)?)?;
         }
-        rows.push(row);
+        Ok(row)
+    };
+    let mut rows = Vec::new();
+    let mut broken = None;
+    for (index, point) in settings.points.iter().enumerate() {
+        if interrupt::asked() {
+            break;
+        }
+        match one(index, point) {
+            Ok(row) => rows.push(row),
+            // The rows before it are still worth seeing.
+            Err(error) => {
+                broken = Some(error.context(format!("path {}", point.path.name())));
+                break;
+            }
+        }
     }
     drop(progress);
     let context = context(&settings, &data, &rows, started);
     drop(data);
-    finish(&settings, &reports, &rows, &context)
+    match broken {
+        None => finish(&settings, &reports, &rows, &context),
+        Some(error) => {
+            if !rows.is_empty() {
+                show(&settings, &rows, &context)?;
+            }
+            Err(error)
+        }
+    }
 }
 
 fn check_reports(args: &BenchArgs) -> Result<Reports> {
@@ -88,14 +105,8 @@ fn open_data(settings: &Settings) -> Result<Data> {
     }
 }
 
-/// Prints and writes what came out.
-fn finish(
-    settings: &Settings,
-    reports: &Reports,
-    rows: &[Row],
-    context: &Context,
-) -> Result<ExitCode> {
-    let interrupted = interrupt::asked();
+/// Prints the rows, and what was emulated in them.
+fn show(settings: &Settings, rows: &[Row], context: &Context) -> Result<()> {
     if !settings.args.json {
         for sentence in &context.emulated {
             print(sentence)?;
@@ -107,7 +118,18 @@ fn finish(
     } else if let Some(sentence) = left_out(settings) {
         eprintln!("{sentence}");
     }
-    if interrupted {
+    Ok(())
+}
+
+/// Prints and writes what came out.
+fn finish(
+    settings: &Settings,
+    reports: &Reports,
+    rows: &[Row],
+    context: &Context,
+) -> Result<ExitCode> {
+    show(settings, rows, context)?;
+    if interrupt::asked() {
         eprintln!("interrupted: {} of {} rows", rows.len(), settings.points.len());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
