@@ -95,6 +95,7 @@ impl World {
             address: window.address(),
             bytes: bytes as u64,
             window: Some(window.clone()),
+            keeper: None,
         };
         let buffer = queues.buffer(&memory).expect("a buffer");
         Self {
