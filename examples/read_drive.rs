@@ -42,10 +42,10 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let (kernel, path) = match &arguments[..] {
         [_, how, path] if how == "sync" => {
-            (Kernel { name: "read_sync", simulated: simt::Entry(read_sync) }, path)
+            (Kernel { name: "read_sync", simulated: simt::Entry(read_sync), source: None }, path)
         }
         [_, how, path] if how == "async" => {
-            (Kernel { name: "read_async", simulated: simt::Entry(read_async) }, path)
+            (Kernel { name: "read_async", simulated: simt::Entry(read_async), source: None }, path)
         }
         _ => bail!("usage: read_drive sync|async FILE"),
     };
