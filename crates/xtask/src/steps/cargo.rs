@@ -47,8 +47,14 @@ pub fn doc() -> Result<Outcome> {
 /// All tests of the workspace, optimised and with debug assertions.
 pub fn test() -> Result<Outcome> {
     let line = "test --workspace --profile checked --no-fail-fast -- --show-output";
+    // What the driver compiles at run time is compiled here too, by the compiler of `device`.
+    let libraries = super::device::libraries()?;
     // The step `seeds` does the whole-system simulation at length.
-    let run = Run::cargo().words(line).env("SIDECORE_SEEDS", "4").seconds(1800);
+    let run = Run::cargo()
+        .words(line)
+        .env("SIDECORE_SEEDS", "4")
+        .env("LD_LIBRARY_PATH", libraries)
+        .seconds(1800);
     Ok(tests(&run.log("test")?.run()?, line))
 }
 

@@ -61,6 +61,11 @@ fn compile(toolkit: &Toolkit, jobs: &[(String, &str)]) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// Installs the compilers; the folder of their shared libraries.
+pub fn libraries() -> Result<PathBuf> {
+    Ok(Toolkit::install()?.root.join("lib"))
+}
+
 struct Toolkit {
     root: PathBuf,
 }
