@@ -18,7 +18,7 @@ use mem::{AddressMap, MemoryKind, Region};
 use sidecore_ctrl::{Controller, Options};
 use spec::Status;
 use storage::{
-    Completion, Counters, Geometry, QueueOptions, Rejected, Request, Storage, StorageError,
+    Completion, Counters, Geometry, Lent, QueueOptions, Rejected, Storage, StorageError,
     StorageQueue,
 };
 
@@ -46,7 +46,7 @@ impl Storage for Nothing {
 }
 
 impl StorageQueue for NothingQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         let (token, bytes) = (request.token, request.bytes);
         self.0.push(Completion { token, status: Status::SUCCESS, bytes, errno: 0 });
         Ok(())

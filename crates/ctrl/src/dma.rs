@@ -87,10 +87,10 @@ impl Dma {
         }
     }
 
-    /// The memory of a transfer that lies in one page and one region; `None` for all others, also
-    /// for those that are wrong.
+    /// Where in [`Dma::recent`] a transfer lies that is in one page and one region; `None` for all
+    /// others, also for those that are wrong.
     #[inline]
-    pub(crate) fn single_run(&mut self, prp1: u64, bytes: u64) -> Option<(&Region, usize)> {
+    pub(crate) fn single_run(&mut self, prp1: u64, bytes: u64) -> Option<usize> {
         let in_first = self.page_bytes - (prp1 & (self.page_bytes - 1));
         if prp1 & 3 != 0 || bytes > in_first {
             return None;
@@ -99,8 +99,14 @@ impl Dma {
         if !self.recent.as_ref().is_some_and(|recent| recent.0 <= prp1 && last <= recent.1) {
             self.look_up_recent(prp1, bytes)?;
         }
-        let (start, _, region) = self.recent.as_ref()?;
-        Some((region, usize::try_from(prp1 - start).ok()?))
+        let (start, ..) = self.recent.as_ref()?;
+        usize::try_from(prp1 - start).ok()
+    }
+
+    /// The region in which the last single run lies.
+    #[inline]
+    pub(crate) fn recent(&self) -> Option<&Region> {
+        self.recent.as_ref().map(|(_, _, region)| region)
     }
 
     fn look_up_recent(&mut self, address: u64, bytes: u64) -> Option<()> {

@@ -17,12 +17,12 @@ use spec::admin::Abort;
 use spec::io::{BlockRange, Opcode};
 use spec::{Command, Nsid, Status};
 use storage::faults::Action;
-use storage::{Completion, Op, Rejected, Request};
+use storage::{Completion, Lent, Op, Rejected, Request};
 
 use crate::admin::refusal;
-use crate::controller::Controller;
+use crate::controller::{Controller, Namespace};
 use crate::dma::Piece;
-use crate::flight::State;
+use crate::flight::{Flight, State};
 use crate::queues::Answer;
 
 /// Token of requests that belong to no command.
@@ -51,6 +51,31 @@ fn token(index: u32, request: u32) -> u64 {
 #[inline]
 fn index_of(token: u64) -> u32 {
     u32::try_from(token & 0xffff_ffff).expect("masked to 32 bits")
+}
+
+/// Hands a command's request to the storage, or lets it wait for room there: then true.
+#[inline(always)]
+fn submit(namespace: &mut Namespace, flight: &mut Flight, index: u32, request: Lent<'_>) -> bool {
+    let request = Lent { token: token(index, flight.requests), ..request };
+    flight.requests += 1;
+    flight.requests_left += 1;
+    if !namespace.waiting.is_empty() {
+        namespace.waiting.push_back(request.keep());
+        return true;
+    }
+    let queue = namespace.queue.as_mut().expect("opened when enabled");
+    match queue.try_submit(request) {
+        Ok(()) => {}
+        Err(Rejected::QueueFull) => {
+            namespace.waiting.push_back(request.keep());
+            return true;
+        }
+        Err(Rejected::Invalid(status)) => {
+            flight.requests_left -= 1;
+            flight.fail(status);
+        }
+    }
+    false
 }
 
 impl Controller {
@@ -87,16 +112,18 @@ impl Controller {
         if namespace.options.faults.is_some() || transfer.bytes > limit {
             return false;
         }
-        let Some((memory, memory_offset)) = self.dma.single_run(command.prp1, transfer.bytes)
-        else {
+        let Some(memory_offset) = self.dma.single_run(command.prp1, transfer.bytes) else {
             return false;
         };
-        let memory = memory.clone();
         let bytes = u32::try_from(transfer.bytes).expect("at most the storage's largest request");
         let index = self.claim(queue, command.cid, transfer, now_ns);
         let (op, offset) = (transfer.op, transfer.offset);
-        let request = Request { token: 0, op, offset, bytes, memory, memory_offset };
-        self.submit(index, transfer.namespace, request);
+        let Self { dma, namespaces, flights, counters, requests_wait, .. } = self;
+        let memory = dma.recent().expect("the single run lies there");
+        let request = Lent { token: 0, op, offset, bytes, memory, memory_offset };
+        let namespace = &mut namespaces[transfer.namespace];
+        counters.storage_requests += 1;
+        *requests_wait |= submit(namespace, flights.get_mut(index), index, request);
         self.settle_if_ended(index, now_ns);
         true
     }
@@ -275,7 +302,7 @@ impl Controller {
         if bytes <= max {
             let (op, memory) = (transfer.op, region);
             let request = Request { token: 0, op, offset, bytes, memory, memory_offset };
-            return self.submit(index, transfer.namespace, request);
+            return self.submit(index, transfer.namespace, request.lend());
         }
         let mut done = 0;
         while done < bytes {
@@ -285,7 +312,7 @@ impl Controller {
                 op: transfer.op,
                 offset: offset + u64::from(done),
                 bytes: now,
-                memory: region.clone(),
+                memory: &region,
                 memory_offset: memory_offset + done as usize,
             };
             self.submit(index, transfer.namespace, request);
@@ -300,7 +327,7 @@ impl Controller {
             let now = (transfer.bytes - done).min(max);
             let bytes = u32::try_from(now).expect("at most the largest request");
             let request = self.request_without_memory(Op::WriteZeroes, transfer.offset + done);
-            self.submit(index, transfer.namespace, Request { bytes, ..request });
+            self.submit(index, transfer.namespace, Request { bytes, ..request }.lend());
             done += now;
         }
     }
@@ -310,7 +337,7 @@ impl Controller {
             if namespace == ALL { 0..self.namespaces.len() } else { namespace..namespace + 1 };
         for namespace in all {
             let request = self.request_without_memory(Op::Flush, 0);
-            self.submit(index, namespace, request);
+            self.submit(index, namespace, request.lend());
         }
     }
 
@@ -320,30 +347,10 @@ impl Controller {
     }
 
     /// Hands one request to the storage, or lets it wait for room there.
-    #[inline(always)]
-    fn submit(&mut self, index: u32, namespace: usize, mut request: Request) {
-        let flight = self.flights.get_mut(index);
-        request.token = token(index, flight.requests);
-        flight.requests += 1;
-        flight.requests_left += 1;
+    fn submit(&mut self, index: u32, namespace: usize, request: Lent<'_>) {
         self.counters.storage_requests += 1;
-        let namespace = &mut self.namespaces[namespace];
-        if !namespace.waiting.is_empty() {
-            return namespace.waiting.push_back(request);
-        }
-        let queue = namespace.queue.as_mut().expect("opened when enabled");
-        match queue.try_submit(request) {
-            Ok(()) => {}
-            Err(Rejected::QueueFull(request)) => {
-                namespace.waiting.push_back(request);
-                self.requests_wait = true;
-            }
-            Err(Rejected::Invalid(_, status)) => {
-                let flight = self.flights.get_mut(index);
-                flight.requests_left -= 1;
-                flight.fail(status);
-            }
-        }
+        let flight = self.flights.get_mut(index);
+        self.requests_wait |= submit(&mut self.namespaces[namespace], flight, index, request);
     }
 
     /// Hands over what waited for room.
@@ -354,14 +361,14 @@ impl Controller {
         for position in 0..self.namespaces.len() {
             while let Some(request) = self.namespaces[position].waiting.pop_front() {
                 let queue = self.namespaces[position].queue.as_mut().expect("opened when enabled");
-                match queue.try_submit(request) {
+                match queue.try_submit(request.lend()) {
                     Ok(()) => any = true,
-                    Err(Rejected::QueueFull(request)) => {
+                    Err(Rejected::QueueFull) => {
                         self.namespaces[position].waiting.push_front(request);
                         self.requests_wait = true;
                         break;
                     }
-                    Err(Rejected::Invalid(request, status)) => {
+                    Err(Rejected::Invalid(status)) => {
                         let token = request.token;
                         let ended = Completion { token, status, bytes: 0, errno: 0 };
                         self.scratch_completions.push(ended);
@@ -559,7 +566,7 @@ impl Controller {
                 Request { token: NO_COMMAND, ..self.request_without_memory(Op::Flush, 0) };
             let namespace = &mut self.namespaces[position];
             let Some(queue) = &mut namespace.queue else { continue };
-            if let Err(Rejected::QueueFull(request)) = queue.try_submit(request) {
+            if queue.try_submit(request.lend()) == Err(Rejected::QueueFull) {
                 namespace.waiting.push_back(request);
                 self.requests_wait = true;
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mem::{AddressMap, MemoryKind, Region};
 use storage::{
-    Completion, Counters, Geometry, MemoryStorage, QueueOptions, Rejected, Request, Storage,
+    Completion, Counters, Geometry, Lent, MemoryStorage, QueueOptions, Rejected, Storage,
     StorageError, StorageQueue,
 };
 
@@ -176,9 +176,9 @@ impl Storage for Bad {
 }
 
 impl StorageQueue for BadQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, _: Lent<'_>) -> Result<(), Rejected> {
         assert!(!self.panics, "a panic on purpose");
-        Err(Rejected::QueueFull(request))
+        Err(Rejected::QueueFull)
     }
 
     fn poll(&mut self, _: &mut Vec<Completion>) {}

@@ -335,12 +335,12 @@ impl Service {
     fn on_rejected(&mut self, ring: &RingShared, record: u32, rejected: Rejected) -> bool {
         let job = &self.jobs[record as usize];
         match rejected {
-            Rejected::QueueFull(_) => {
+            Rejected::QueueFull => {
                 let backlog = &mut self.queues.list[usize::from(job.queue)].backlog;
                 backlog.push_front((record, job.serial));
                 false
             }
-            Rejected::Invalid(_, why) => {
+            Rejected::Invalid(why) => {
                 self.end_badly(ring, record, why.bits(), 0);
                 true
             }
@@ -537,7 +537,7 @@ fn hand_over(
         op: job.op,
         offset: job.entry.source_offset(),
         bytes: job.entry.length(),
-        memory: ring.staging.clone(),
+        memory: &ring.staging,
         memory_offset: ending::staging_at(ring, record),
     };
     queue.queue.try_submit(request)?;

@@ -64,8 +64,8 @@ impl Storage for ByHand {
 }
 
 impl StorageQueue for ByHand {
-    fn try_submit(&mut self, request: storage::Request) -> Result<(), Rejected> {
-        self.desk().given.push(request);
+    fn try_submit(&mut self, request: storage::Lent<'_>) -> Result<(), Rejected> {
+        self.desk().given.push(request.keep());
         Ok(())
     }
 

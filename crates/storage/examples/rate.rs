@@ -110,7 +110,7 @@ fn run(storage: &FileStorage, limit: Duration) -> Result<Round, Box<dyn Error>> 
                 op: Op::Read,
                 offset: random.below(blocks) * u64::from(IO_BYTES),
                 bytes: IO_BYTES,
-                memory: memory.clone(),
+                memory: &memory,
                 memory_offset: usize::try_from(slot)? * IO_BYTES as usize,
             };
             queue.try_submit(request).expect("a slot is free");

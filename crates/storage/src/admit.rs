@@ -7,7 +7,7 @@
 
 use spec::Status;
 
-use crate::queue::{Geometry, Op, Request};
+use crate::queue::{Geometry, Lent, Op};
 
 /// Statuses that storage answers with itself. Source: NVMe Base 2.0c, 3.3.3.2.1, figures 95-97.
 pub mod status {
@@ -39,7 +39,7 @@ pub mod status {
 /// # Errors
 /// The status that refuses the request, by the rules at the top of this file.
 #[inline]
-pub(crate) fn admit(geometry: &Geometry, request: &Request) -> Result<u32, Status> {
+pub(crate) fn admit(geometry: &Geometry, request: &Lent<'_>) -> Result<u32, Status> {
     if request.op == Op::Flush {
         return Ok(0);
     }

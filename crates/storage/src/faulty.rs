@@ -24,7 +24,7 @@ use spec::Status;
 use crate::admit::{admit, status};
 use crate::faults::{Action, FaultScript, Injector, IoShape};
 use crate::queue::{
-    Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
+    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Storage, StorageError,
     StorageQueue,
 };
 
@@ -137,7 +137,7 @@ impl FaultyQueue {
     }
 
     /// Hands a request to the inner queue, under a fate.
-    fn pass(&mut self, request: Request, fate: Option<Fate>) -> Result<(), Rejected> {
+    fn pass(&mut self, request: Lent<'_>, fate: Option<Fate>) -> Result<(), Rejected> {
         let token = request.token;
         self.inner.try_submit(request)?;
         self.in_flight += 1;
@@ -158,7 +158,7 @@ impl FaultyQueue {
         self.in_flight += 1;
     }
 
-    fn apply(&mut self, request: Request, action: Action) -> Result<(), Rejected> {
+    fn apply(&mut self, request: Lent<'_>, action: Action) -> Result<(), Rejected> {
         let token = request.token;
         match action {
             Action::Duplicate => self.pass(request, Some(Fate::Duplicate))?,
@@ -177,40 +177,26 @@ impl FaultyQueue {
             }
             Action::Torn { bytes: 0, status } => self.answer(token, status),
             Action::Torn { bytes, status } => {
-                let whole = request.bytes;
-                let torn = Request { bytes, ..request };
-                return self.pass(torn, Some(Fate::Replaced(status))).map_err(|rejected| {
-                    match rejected {
-                        Rejected::QueueFull(r) => {
-                            Rejected::QueueFull(Request { bytes: whole, ..r })
-                        }
-                        Rejected::Invalid(r, s) => {
-                            Rejected::Invalid(Request { bytes: whole, ..r }, s)
-                        }
-                    }
-                });
+                self.pass(Lent { bytes, ..request }, Some(Fate::Replaced(status)))?;
             }
         }
         Ok(())
     }
 
-    fn flip(&mut self, request: Request, byte: u32, mask: u8) -> Result<(), Rejected> {
-        let (memory, memory_offset) = (request.memory.clone(), request.memory_offset);
+    fn flip(&mut self, request: Lent<'_>, byte: u32, mask: u8) -> Result<(), Rejected> {
+        let Lent { memory, memory_offset, .. } = request;
         if request.op == Op::Read {
+            let memory = memory.clone();
             let fate = Fate::Flip { memory, memory_offset, byte, mask };
             return self.pass(request, Some(fate));
         }
         let bytes = request.bytes as usize;
         let Ok(copy) = Region::map_anonymous(bytes, MemoryKind::Host) else {
-            return Err(Rejected::Invalid(request, status::INTERNAL_ERROR));
+            return Err(Rejected::Invalid(status::INTERNAL_ERROR));
         };
-        copy.copy_from(0, &memory, memory_offset, bytes);
+        copy.copy_from(0, memory, memory_offset, bytes);
         flip_bits(&copy, byte as usize, mask);
-        let flipped = Request { memory: copy, memory_offset: 0, ..request };
-        self.pass(flipped, None).map_err(|rejected| match rejected {
-            Rejected::QueueFull(r) => Rejected::QueueFull(Request { memory, memory_offset, ..r }),
-            Rejected::Invalid(r, s) => Rejected::Invalid(Request { memory, memory_offset, ..r }, s),
-        })
+        self.pass(Lent { memory: &copy, memory_offset: 0, ..request }, None)
     }
 
     /// Takes an inner completion to its fate.
@@ -288,12 +274,12 @@ fn flip_bits(memory: &Region, offset: usize, mask: u8) {
 }
 
 impl StorageQueue for FaultyQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         if self.in_flight >= self.depth {
-            return Err(Rejected::QueueFull(request));
+            return Err(Rejected::QueueFull);
         }
         if let Err(status) = admit(&self.geometry, &request) {
-            return Err(Rejected::Invalid(request, status));
+            return Err(Rejected::Invalid(status));
         }
         if self.stuck {
             self.hold(request.token);

@@ -30,8 +30,8 @@ pub use file::{Direct, Engine, FileOptions, FileStorage, NO_IO_URING_VARIABLE};
 pub use memory::MemoryStorage;
 pub use nvme::{NvmeOptions, NvmeStorage};
 pub use queue::{
-    Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
-    StorageQueue,
+    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Request, Storage,
+    StorageError, StorageQueue,
 };
 pub use replicated::Replicated;
 pub use striped::Striped;

@@ -13,7 +13,7 @@ use spec::Status;
 
 use crate::admit::admit;
 use crate::queue::{
-    Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
+    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Storage, StorageError,
     StorageQueue,
 };
 
@@ -126,7 +126,7 @@ struct MemoryQueue {
 impl MemoryQueue {
     /// Moves the bytes of an admitted request.
     #[inline(never)]
-    fn execute(&mut self, request: &Request, bytes: u32) {
+    fn execute(&mut self, request: &Lent<'_>, bytes: u32) {
         let len = bytes as usize;
         let at = usize::try_from(request.offset).expect("admitted");
         match request.op {
@@ -135,7 +135,7 @@ impl MemoryQueue {
                 self.counters.bytes_read += u64::from(bytes);
             }
             Op::Write => {
-                self.bytes.copy_from(at, &request.memory, request.memory_offset, len);
+                self.bytes.copy_from(at, request.memory, request.memory_offset, len);
                 self.counters.bytes_written += u64::from(bytes);
             }
             Op::WriteZeroes => self.bytes.fill(at, len, 0),
@@ -146,13 +146,13 @@ impl MemoryQueue {
 
 impl StorageQueue for MemoryQueue {
     #[inline]
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         if self.ended_count >= self.ended.len() {
-            return Err(Rejected::QueueFull(request));
+            return Err(Rejected::QueueFull);
         }
         let bytes = match admit(&self.geometry, &request) {
             Ok(bytes) => bytes,
-            Err(status) => return Err(Rejected::Invalid(request, status)),
+            Err(status) => return Err(Rejected::Invalid(status)),
         };
         if bytes > 0 {
             self.execute(&request, bytes);

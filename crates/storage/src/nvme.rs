@@ -27,8 +27,8 @@ use spec::{BlockCount, Lba, Nsid, Status};
 use crate::admit::{admit, status};
 use crate::faulty::Clock;
 use crate::queue::{
-    Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
-    StorageQueue,
+    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Request, Storage,
+    StorageError, StorageQueue,
 };
 
 /// Largest request: a few dozen commands on an ordinary drive.
@@ -300,16 +300,16 @@ impl NvmeQueue {
     /// Finds memory for the payload, the request's own or the queue's.
     fn prepare_memory(
         &mut self,
-        request: &Request,
+        request: &Lent<'_>,
         bytes: u32,
     ) -> Option<(Buffer, Option<Mapping>)> {
         let (bytes, offset) = (bytes as usize, request.memory_offset);
-        if let Some(buffer) = Buffer::reach(self.device.as_ref(), &request.memory, offset, bytes) {
+        if let Some(buffer) = Buffer::reach(self.device.as_ref(), request.memory, offset, bytes) {
             return Some((buffer, None));
         }
         let bounce = self.bounce(bytes)?;
         if request.op == Op::Write {
-            bounce.region().copy_from(0, &request.memory, offset, bytes);
+            bounce.region().copy_from(0, request.memory, offset, bytes);
         }
         let buffer = Buffer::reach(self.device.as_ref(), bounce.region(), 0, bytes)?;
         Some((buffer, Some(bounce)))
@@ -464,14 +464,14 @@ impl NvmeQueue {
 }
 
 impl StorageQueue for NvmeQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
-        let Some(&index) = self.free.last() else { return Err(Rejected::QueueFull(request)) };
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
+        let Some(&index) = self.free.last() else { return Err(Rejected::QueueFull) };
         let bytes = match admit(&self.geometry, &request) {
             Ok(bytes) => bytes,
-            Err(status) => return Err(Rejected::Invalid(request, status)),
+            Err(status) => return Err(Rejected::Invalid(status)),
         };
         if request.op == Op::WriteZeroes && !self.write_zeroes {
-            return Err(Rejected::Invalid(request, Status::INVALID_OPCODE));
+            return Err(Rejected::Invalid(Status::INVALID_OPCODE));
         }
         let pieces = match request.op {
             Op::Flush => 1,
@@ -485,14 +485,14 @@ impl StorageQueue for NvmeQueue {
         let (mut buffer, mut bounce) = (None, None);
         if matches!(request.op, Op::Read | Op::Write) {
             let Some(prepared) = self.prepare_memory(&request, bytes) else {
-                return Err(Rejected::Invalid(request, status::INTERNAL_ERROR));
+                return Err(Rejected::Invalid(status::INTERNAL_ERROR));
             };
             (buffer, bounce) = (Some(prepared.0), prepared.1);
         }
         self.free.pop();
         let (pieces_left, status, cancelled) = (pieces, Status::SUCCESS, false);
         self.requests[index] = Some(InFlight {
-            request,
+            request: request.keep(),
             bytes,
             pieces,
             pieces_left,

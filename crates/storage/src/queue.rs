@@ -18,9 +18,10 @@ pub enum Op {
     WriteZeroes,
 }
 
-/// One request. `memory_offset + bytes` must lie inside `memory`.
-#[derive(Clone, Debug)]
-pub struct Request {
+/// One request. `memory_offset + bytes` must lie inside `memory`, which is owned, or lent as a
+/// [`Lent`] request does.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<Memory = Region> {
     /// Returned unchanged in the [`Completion`]; unique among those in flight on one queue.
     pub token: u64,
     /// What to do.
@@ -30,9 +31,39 @@ pub struct Request {
     /// Bytes to move.
     pub bytes: u32,
     /// Memory to fill or empty.
-    pub memory: Region,
+    pub memory: Memory,
     /// First byte in `memory`.
     pub memory_offset: usize,
+}
+
+/// A request as a queue takes it. Who must reach its memory after `try_submit` keeps it.
+pub type Lent<'a> = Request<&'a Region>;
+
+impl<Memory> Request<Memory> {
+    /// The same with other memory.
+    #[inline]
+    pub fn with_memory<Other>(self, memory: Other) -> Request<Other> {
+        let Self { token, op, offset, bytes, memory_offset, .. } = self;
+        Request { token, op, offset, bytes, memory, memory_offset }
+    }
+}
+
+impl Request {
+    /// The same, lent.
+    #[inline]
+    pub fn lend(&self) -> Lent<'_> {
+        let Self { token, op, offset, bytes, memory_offset, .. } = *self;
+        Request { token, op, offset, bytes, memory: &self.memory, memory_offset }
+    }
+}
+
+impl Lent<'_> {
+    /// The same, with a share in its memory.
+    #[inline]
+    pub fn keep(self) -> Request {
+        let memory = self.memory.clone();
+        self.with_memory(memory)
+    }
 }
 
 /// The end of one request. Every accepted request ends with exactly one.
@@ -87,13 +118,13 @@ pub struct QueueOptions {
     pub registered: Vec<Region>,
 }
 
-/// A request that was not taken, handed back.
-#[derive(Debug)]
+/// Why a request was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejected {
     /// The queue is full: poll, then try again.
-    QueueFull(Request),
+    QueueFull,
     /// The request can never succeed here; the status says why.
-    Invalid(Request, Status),
+    Invalid(Status),
 }
 
 /// What can go wrong in opening storage or a queue on it.
@@ -142,11 +173,11 @@ pub trait Storage: Send + Sync {
 
 /// One thread's way into a [`Storage`].
 pub trait StorageQueue: Send {
-    /// Takes a request, or hands it back. May only buffer it until the next `poll`.
+    /// Takes a request, or says why not. May only buffer it until the next `poll`.
     ///
     /// # Errors
-    /// [`Rejected`]: the request itself, and why.
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected>;
+    /// [`Rejected`]; then nothing has happened.
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected>;
     /// Starts what is buffered and appends what has ended. Never blocks.
     fn poll(&mut self, completions: &mut Vec<Completion>);
     /// Waits until at least one completion is there to `poll`, or `limit` has passed.

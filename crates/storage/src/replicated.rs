@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::queue::{Geometry, Op, QueueOptions, Request, Storage, StorageError, StorageQueue};
+use crate::queue::{Geometry, Lent, Op, QueueOptions, Storage, StorageError, StorageQueue};
 use crate::several::{Layout, Part, SeveralQueue, common_geometry};
 
 /// Storages that hold the same.
@@ -51,7 +51,7 @@ struct Replicas {
 }
 
 impl Layout for Replicas {
-    fn split(&mut self, request: &Request, bytes: u32, parts: &mut Vec<Part>) {
+    fn split(&mut self, request: &Lent<'_>, bytes: u32, parts: &mut Vec<Part>) {
         let part = |member| Part::new(member, request.offset, 0, bytes);
         match request.op {
             // It begins beyond the end of the storage.

@@ -20,8 +20,8 @@ use spec::Status;
 
 use crate::admit::{admit, status};
 use crate::queue::{
-    Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
-    StorageQueue,
+    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Request, Storage,
+    StorageError, StorageQueue,
 };
 
 /// How long one member is waited for before the others are looked at.
@@ -49,7 +49,7 @@ impl Part {
 /// How requests lie on members.
 pub(crate) trait Layout: Send {
     /// Appends the parts of a request that moves `bytes` bytes, at least one unless it moves none.
-    fn split(&mut self, request: &Request, bytes: u32, parts: &mut Vec<Part>);
+    fn split(&mut self, request: &Lent<'_>, bytes: u32, parts: &mut Vec<Part>);
     /// The member on which a part is tried again after `tries` members failed it, `last` lastly.
     fn retry(&self, op: Op, last: usize, tries: usize) -> Option<usize>;
 }
@@ -139,14 +139,14 @@ impl<L: Layout> SeveralQueue<L> {
         })
     }
 
-    fn claim(&mut self, request: Request, bytes: u32) -> usize {
+    fn claim(&mut self, request: Lent<'_>, bytes: u32) -> usize {
         let index = self.free.pop().unwrap_or(self.slots.len());
         let mut parts = self.slots.get_mut(index).map(|s| std::mem::take(&mut s.parts));
         let mut parts = parts.take().unwrap_or_default();
         parts.clear();
         self.layout.split(&request, bytes, &mut parts);
         let slot = Slot {
-            request,
+            request: request.keep(),
             moved: bytes,
             left: parts.len(),
             parts,
@@ -168,35 +168,35 @@ impl<L: Layout> SeveralQueue<L> {
         self.serial = self.serial.wrapping_add(1);
         self.slots[slot].parts[number].serial = Some(self.serial);
         let (part, request) = (self.slots[slot].parts[number], &self.slots[slot].request);
-        let request = Request {
+        let request = Lent {
             token: member_token(slot, number, self.serial),
             offset: part.offset,
             bytes: part.bytes,
             // A request without memory has an offset that means nothing.
             memory_offset: request.memory_offset.wrapping_add(part.start as usize),
-            ..request.clone()
+            ..request.lend()
         };
         if !self.waiting[part.member].is_empty() {
-            return self.waiting[part.member].push_back(request);
+            return self.waiting[part.member].push_back(request.keep());
         }
         match self.members[part.member].try_submit(request) {
             Ok(()) => {}
-            Err(Rejected::QueueFull(request)) => self.waiting[part.member].push_back(request),
-            Err(Rejected::Invalid(request, status)) => self.part_ended(&ended(&request, status)),
+            Err(Rejected::QueueFull) => self.waiting[part.member].push_back(request.keep()),
+            Err(Rejected::Invalid(status)) => self.part_ended(&ended(request.token, status)),
         }
     }
 
     fn submit_waiting(&mut self) {
         for member in 0..self.members.len() {
             while let Some(request) = self.waiting[member].pop_front() {
-                match self.members[member].try_submit(request) {
+                match self.members[member].try_submit(request.lend()) {
                     Ok(()) => {}
-                    Err(Rejected::QueueFull(request)) => {
+                    Err(Rejected::QueueFull) => {
                         self.waiting[member].push_front(request);
                         break;
                     }
-                    Err(Rejected::Invalid(request, status)) => {
-                        self.part_ended(&ended(&request, status));
+                    Err(Rejected::Invalid(status)) => {
+                        self.part_ended(&ended(request.token, status));
                     }
                 }
             }
@@ -265,7 +265,7 @@ impl<L: Layout> SeveralQueue<L> {
             line.retain(|request| {
                 let keep = slot.is_some_and(|slot| place(request.token).0 != slot);
                 if !keep {
-                    gone.push(ended(request, status::ABORT_REQUESTED));
+                    gone.push(ended(request.token, status::ABORT_REQUESTED));
                 }
                 keep
             });
@@ -276,18 +276,18 @@ impl<L: Layout> SeveralQueue<L> {
     }
 }
 
-fn ended(request: &Request, status: Status) -> Completion {
-    Completion { token: request.token, status, bytes: 0, errno: 0 }
+fn ended(token: u64, status: Status) -> Completion {
+    Completion { token, status, bytes: 0, errno: 0 }
 }
 
 impl<L: Layout> StorageQueue for SeveralQueue<L> {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         if self.in_flight >= self.depth {
-            return Err(Rejected::QueueFull(request));
+            return Err(Rejected::QueueFull);
         }
         let bytes = match admit(&self.geometry, &request) {
             Ok(bytes) => bytes,
-            Err(status) => return Err(Rejected::Invalid(request, status)),
+            Err(status) => return Err(Rejected::Invalid(status)),
         };
         self.in_flight += 1;
         let slot = self.claim(request, bytes);

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::queue::{Geometry, Op, QueueOptions, Request, Storage, StorageError, StorageQueue};
+use crate::queue::{Geometry, Lent, Op, QueueOptions, Storage, StorageError, StorageQueue};
 use crate::several::{Layout, Part, SeveralQueue, common_geometry};
 
 /// Storages striped into one.
@@ -72,7 +72,7 @@ struct Stripes {
 }
 
 impl Layout for Stripes {
-    fn split(&mut self, request: &Request, bytes: u32, parts: &mut Vec<Part>) {
+    fn split(&mut self, request: &Lent<'_>, bytes: u32, parts: &mut Vec<Part>) {
         if request.op == Op::Flush {
             return parts.extend((0..self.members).map(|member| Part::new(member, 0, 0, 0)));
         }

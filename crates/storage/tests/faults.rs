@@ -82,7 +82,7 @@ impl Run {
             op,
             offset,
             bytes: 4096,
-            memory: self.memory.clone(),
+            memory: &self.memory,
             memory_offset: slot * IO,
         };
         self.queue.try_submit(request).expect("fewer than the depth are in flight");

@@ -34,7 +34,7 @@ impl User {
     }
 
     fn submit(&mut self, op: Op, offset: u64, bytes: u32) {
-        let memory = self.memory.clone();
+        let memory = &self.memory;
         let request = Request { token: offset, op, offset, bytes, memory, memory_offset: 0 };
         self.queue.try_submit(request).expect("taken");
     }

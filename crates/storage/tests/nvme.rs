@@ -157,14 +157,14 @@ impl Reader {
                 let slot = free.pop().unwrap();
                 let memory_offset = slot * self.bytes;
                 self.memory.fill(memory_offset, self.bytes, 0xee);
-                let (memory, bytes) = (self.memory.clone(), u32::try_from(self.bytes).unwrap());
+                let (memory, bytes) = (&self.memory, u32::try_from(self.bytes).unwrap());
                 let offset = place(next, self.bytes);
                 let request =
                     Request { token: next, op: Op::Read, offset, bytes, memory, memory_offset };
                 match self.queue.try_submit(request) {
                     Ok(()) => {}
-                    Err(Rejected::QueueFull(_)) => panic!("a queue of its depth is not full"),
-                    Err(Rejected::Invalid(_, status)) => panic!("{status}"),
+                    Err(Rejected::QueueFull) => panic!("a queue of its depth is not full"),
+                    Err(Rejected::Invalid(status)) => panic!("{status}"),
                 }
                 slot_of[usize::try_from(next).unwrap()] = slot;
                 next += 1;
@@ -260,7 +260,7 @@ fn duplicates_and_resets_harm_nobody() {
 fn a_shut_down_drive_refuses_and_ends_what_it_has() {
     let drive = drive(patterned(), 512, "stuck:n=1,every=1", "");
     let mut reader = Reader::new(&drive.storage, 4, 4096, true);
-    let (memory, memory_offset) = (reader.memory.clone(), 0);
+    let (memory, memory_offset) = (&reader.memory, 0);
     let request = Request { token: 5, op: Op::Read, offset: 0, bytes: 4096, memory, memory_offset };
     reader.queue.try_submit(request).unwrap();
     let mut found = Vec::new();

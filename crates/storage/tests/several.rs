@@ -38,7 +38,7 @@ impl User {
     }
 
     fn submit(&mut self, token: u64, op: Op, offset: u64, bytes: u32) {
-        let memory = self.memory.clone();
+        let memory = &self.memory;
         let request = Request { token, op, offset, bytes, memory, memory_offset: 0 };
         assert!(self.queue.try_submit(request).is_ok());
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mem::Region;
 use storage::{
-    Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
+    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Storage, StorageError,
     StorageQueue, status,
 };
 
@@ -63,7 +63,7 @@ struct PaddedQueue {
 }
 
 impl StorageQueue for PaddedQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         let end = request.offset.saturating_add(u64::from(request.bytes));
         if end <= self.bytes || request.op == Op::Flush {
             return self.inner.try_submit(request);
@@ -71,7 +71,7 @@ impl StorageQueue for PaddedQueue {
         let there = self.bytes.saturating_sub(request.offset);
         let Some(there) = u32::try_from(there).ok().filter(|&n| n > 0 && request.op == Op::Read)
         else {
-            return Err(Rejected::Invalid(request, status::LBA_OUT_OF_RANGE));
+            return Err(Rejected::Invalid(status::LBA_OUT_OF_RANGE));
         };
         let whole = request.bytes;
         let token = request.token;
@@ -80,11 +80,7 @@ impl StorageQueue for PaddedQueue {
             offset: request.memory_offset + there as usize,
             bytes: whole - there,
         };
-        let shorter = Request { bytes: there, ..request };
-        self.inner.try_submit(shorter).map_err(|rejected| match rejected {
-            Rejected::QueueFull(r) => Rejected::QueueFull(Request { bytes: whole, ..r }),
-            Rejected::Invalid(r, s) => Rejected::Invalid(Request { bytes: whole, ..r }, s),
-        })?;
+        self.inner.try_submit(Lent { bytes: there, ..request })?;
         self.cut.insert(token, cut);
         Ok(())
     }
@@ -140,7 +136,7 @@ mod tests {
     use mem::MemoryKind;
     use storage::MemoryStorage;
 
-    fn ask(queue: &mut dyn StorageQueue, request: Request) -> Result<Completion, Rejected> {
+    fn ask(queue: &mut dyn StorageQueue, request: Lent<'_>) -> Result<Completion, Rejected> {
         queue.try_submit(request)?;
         let mut found = Vec::new();
         while found.is_empty() {
@@ -159,12 +155,12 @@ mod tests {
         let mut queue = padded.open_queue(&options).unwrap();
         let memory = Region::map_anonymous(1024, MemoryKind::Host).unwrap();
         memory.fill(0, 1024, 0xee);
-        let request = |op, offset| Request {
+        let request = |op, offset| Lent {
             token: 1,
             op,
             offset,
             bytes: 512,
-            memory: memory.clone(),
+            memory: &memory,
             memory_offset: 512,
         };
         let done = ask(queue.as_mut(), request(Op::Read, 512)).unwrap();

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use storage::{
-    Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
-    StorageQueue,
+    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Request, Storage,
+    StorageError, StorageQueue,
 };
 
 /// A file read and written with one system call an I/O.
@@ -113,14 +113,14 @@ impl PosixQueue {
 }
 
 impl StorageQueue for PosixQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         if self.waiting.len() == self.depth {
-            return Err(Rejected::QueueFull(request));
+            return Err(Rejected::QueueFull);
         }
         if request.offset + u64::from(request.bytes) > self.geometry.bytes {
-            return Err(Rejected::Invalid(request, storage::status::LBA_OUT_OF_RANGE));
+            return Err(Rejected::Invalid(storage::status::LBA_OUT_OF_RANGE));
         }
-        self.waiting.push(request);
+        self.waiting.push(request.keep());
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use storage::{
-    Completion, Counters, Geometry, Op, QueueOptions, Rejected, Request, Storage, StorageError,
+    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Storage, StorageError,
     StorageQueue,
 };
 use uring::{Ended, FileIndex, Kind, Ring, RingOptions, Transfer};
@@ -125,24 +125,22 @@ impl UringQueue {
 }
 
 impl StorageQueue for UringQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         let kind = match request.op {
             Op::Read => Kind::Read,
             Op::Write => Kind::Write,
             Op::Flush | Op::WriteZeroes => {
-                return Err(Rejected::Invalid(request, storage::status::INVALID_FIELD));
+                return Err(Rejected::Invalid(storage::status::INVALID_FIELD));
             }
         };
         if request.offset + u64::from(request.bytes) > self.geometry.bytes {
-            return Err(Rejected::Invalid(request, storage::status::LBA_OUT_OF_RANGE));
+            return Err(Rejected::Invalid(storage::status::LBA_OUT_OF_RANGE));
         }
-        let Request { token, op, offset, bytes, memory, memory_offset } = request;
+        let Lent { token, offset, bytes, memory, memory_offset, .. } = request;
+        let memory = memory.clone();
         let file = FileIndex(0);
         let transfer = Transfer { file, kind, offset, bytes, memory, memory_offset };
-        self.ring.push(token, transfer).map_err(|back| {
-            let Transfer { offset, bytes, memory, memory_offset, .. } = back;
-            Rejected::QueueFull(Request { token, op, offset, bytes, memory, memory_offset })
-        })
+        self.ring.push(token, transfer).map_err(|_| Rejected::QueueFull)
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {

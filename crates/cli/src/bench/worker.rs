@@ -232,9 +232,9 @@ impl Worker {
         let io = job.round.plan[index];
         let io_bytes = job.round.io_bytes as usize;
         let (memory, memory_offset) = match &self.transport {
-            Transport::Straight(region) => (region.clone(), job.round.place(index)),
+            Transport::Straight(region) => (region, job.round.place(index)),
             Transport::Window { staging, .. } | Transport::Bounce { staging, .. } => {
-                (staging.clone(), slot * io_bytes)
+                (staging, slot * io_bytes)
             }
         };
         let request = Request {
@@ -248,8 +248,8 @@ impl Worker {
         self.slots[slot].submitted_ns = now_ns;
         match self.queue.try_submit(request) {
             Ok(()) => self.slots[slot].in_queue = true,
-            Err(Rejected::QueueFull(_)) => self.ready.push(slot),
-            Err(Rejected::Invalid(_, status)) => self.end(job, slot, status, 0, false),
+            Err(Rejected::QueueFull) => self.ready.push(slot),
+            Err(Rejected::Invalid(status)) => self.end(job, slot, status, 0, false),
         }
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use spec::Status;
 use storage::{
-    Completion, Counters, Geometry, MemoryStorage, Op, QueueOptions, Rejected, Request, Storage,
-    StorageError, StorageQueue,
+    Completion, Counters, Geometry, Lent, MemoryStorage, Op, QueueOptions, Rejected, Request,
+    Storage, StorageError, StorageQueue,
 };
 
 #[derive(Default)]
@@ -96,22 +96,25 @@ impl HeldQueue {
 }
 
 impl StorageQueue for HeldQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         let mut desk = self.desk.lock().expect("no panic");
         if desk.held.len() + desk.released.len() + desk.cancelled.len() >= desk.depth {
-            return Err(Rejected::QueueFull(request));
+            return Err(Rejected::QueueFull);
         }
         let mut recent = desk.held.iter().rev().take(64);
         assert!(recent.all(|other| other.token != request.token), "a unique token");
         desk.log.push((request.op, request.offset, request.bytes));
-        desk.held.push(request);
+        desk.held.push(request.keep());
         Ok(())
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let mut desk = self.desk.lock().expect("no panic");
         for request in desk.released.drain(..) {
-            assert!(self.inner.try_submit(request).is_ok(), "the test asks for what can be done");
+            assert!(
+                self.inner.try_submit(request.lend()).is_ok(),
+                "the test asks for what can be done"
+            );
         }
         completions.extend(desk.cancelled.drain(..).map(|r| Self::aborted(&r)));
         self.inner.poll(completions);

@@ -6,7 +6,7 @@ use spec::Status;
 
 use super::outcome;
 use super::target::{Route, Target};
-use crate::queue::{Completion, Op, Request};
+use crate::queue::{Completion, Lent, Op};
 
 /// Bytes of zeros that are written at once where nothing better is offered.
 pub(super) const ZEROS_BYTES: usize = 256 << 10;
@@ -26,7 +26,7 @@ pub(super) fn zeros() -> Result<Region, i32> {
 /// Carries a request out. Adds the system calls that it took.
 pub(super) fn execute(
     target: &Target,
-    request: &Request,
+    request: &Lent<'_>,
     route: Route,
     syscalls: &mut u64,
 ) -> Completion {
@@ -42,20 +42,20 @@ pub(super) fn execute(
     Completion { token: request.token, status, bytes, errno }
 }
 
-fn transfer(target: &Target, request: &Request, route: Route, syscalls: &mut u64) -> (u32, i32) {
+fn transfer(target: &Target, request: &Lent<'_>, route: Route, syscalls: &mut u64) -> (u32, i32) {
     let mut route = route;
     let mut done = 0u32;
     while done < request.bytes {
         let offset = request.offset + u64::from(done);
         let at = request.memory_offset + done as usize;
         let left = request.bytes - done;
-        route = target.still(route, offset, left, &request.memory, at);
+        route = target.still(route, offset, left, request.memory, at);
         let fd = target.descriptor(route);
         *syscalls += 1;
         let result = if request.op == Op::Read {
-            uring::read_at(fd, offset, &request.memory, at, left as usize)
+            uring::read_at(fd, offset, request.memory, at, left as usize)
         } else {
-            uring::write_at(fd, offset, &request.memory, at, left as usize)
+            uring::write_at(fd, offset, request.memory, at, left as usize)
         };
         match result {
             Ok(0) => break,
@@ -73,7 +73,7 @@ fn transfer(target: &Target, request: &Request, route: Route, syscalls: &mut u64
     (done, 0)
 }
 
-fn write_zeroes(target: &Target, request: &Request, syscalls: &mut u64) -> (u32, i32) {
+fn write_zeroes(target: &Target, request: &Lent<'_>, syscalls: &mut u64) -> (u32, i32) {
     for flags in ZEROING {
         *syscalls += 1;
         let bytes = u64::from(request.bytes);
@@ -90,11 +90,11 @@ fn write_zeroes(target: &Target, request: &Request, syscalls: &mut u64) -> (u32,
     let mut done = 0;
     while done < request.bytes {
         let bytes = (request.bytes - done).min(u32::try_from(ZEROS_BYTES).expect("small"));
-        let piece = Request {
+        let piece = Lent {
             op: Op::Write,
             offset: request.offset + u64::from(done),
             bytes,
-            memory: zeros.clone(),
+            memory: &zeros,
             memory_offset: 0,
             token: request.token,
         };

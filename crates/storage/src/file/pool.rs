@@ -13,7 +13,7 @@ use super::blocking;
 use super::residency::Map;
 use super::target::{Route, Target};
 use crate::admit::status;
-use crate::queue::{Completion, Counters, Op, QueueOptions, Rejected, Request, StorageQueue};
+use crate::queue::{Completion, Counters, Lent, Op, QueueOptions, Rejected, Request, StorageQueue};
 
 /// Longest that `quiesce` waits for what a thread is working on.
 const QUIESCE_LIMIT: Duration = Duration::from_secs(30);
@@ -84,7 +84,7 @@ fn serve(bench: &Bench) {
         drop(work);
         let mut syscalls = 0;
         let Job { queue, request, route } = job;
-        let completion = blocking::execute(&queue.target, &request, route, &mut syscalls);
+        let completion = blocking::execute(&queue.target, &request.lend(), route, &mut syscalls);
         let mut results = lock(&queue.results);
         results.count(&request, &completion, syscalls);
         results.done.push(completion);
@@ -190,16 +190,16 @@ fn aborted(token: u64) -> Completion {
 }
 
 impl StorageQueue for PoolQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         if self.in_flight >= self.depth {
-            return Err(Rejected::QueueFull(request));
+            return Err(Rejected::QueueFull);
         }
         let target = &self.shared.target;
         if let Err(status) = target.admit(&request) {
-            return Err(Rejected::Invalid(request, status));
+            return Err(Rejected::Invalid(status));
         }
         let route = target.choose(&request, &mut self.map, &mut self.probes);
-        self.buffered.push(Job { queue: Arc::clone(&self.shared), request, route });
+        self.buffered.push(Job { queue: Arc::clone(&self.shared), request: request.keep(), route });
         self.in_flight += 1;
         Ok(())
     }

@@ -22,7 +22,7 @@ use super::outcome;
 use super::residency::Map;
 use super::target::{Route, Target};
 use crate::admit::status;
-use crate::queue::{Completion, Counters, Op, QueueOptions, Rejected, Request, StorageQueue};
+use crate::queue::{Completion, Counters, Lent, Op, QueueOptions, Rejected, StorageQueue};
 
 /// Polls that leave a small batch unsubmitted while the kernel is busy with others.
 const PATIENCE_POLLS: u32 = 16;
@@ -244,12 +244,12 @@ fn file_of(route: Route) -> FileIndex {
 }
 
 impl StorageQueue for RingQueue {
-    fn try_submit(&mut self, request: Request) -> Result<(), Rejected> {
+    fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
         if self.free.is_empty() {
-            return Err(Rejected::QueueFull(request));
+            return Err(Rejected::QueueFull);
         }
         if let Err(status) = self.target.admit(&request) {
-            return Err(Rejected::Invalid(request, status));
+            return Err(Rejected::Invalid(status));
         }
         let index = self.free.pop().expect("not empty");
         let route = self.target.choose(&request, &mut self.map, &mut self.counters.syscalls);
@@ -259,7 +259,7 @@ impl StorageQueue for RingQueue {
             Op::Flush => Kind::Sync,
             Op::WriteZeroes => zeroing(0).expect("there is a first way"),
         };
-        let Request { token, op, offset, bytes, memory, memory_offset } = request;
+        let Lent { token, op, offset, bytes, memory, memory_offset } = request;
         self.active[index as usize] = Some(Active {
             token,
             op,
@@ -272,6 +272,7 @@ impl StorageQueue for RingQueue {
             answered: false,
         });
         let file = file_of(route);
+        let memory = memory.clone();
         self.push(index, Transfer { file, kind, offset, bytes, memory, memory_offset });
         Ok(())
     }

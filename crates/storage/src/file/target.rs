@@ -12,7 +12,7 @@ use spec::Status;
 use super::residency::{Map, Method};
 use super::{Direct, FileOptions};
 use crate::admit::{admit, status};
-use crate::queue::{Geometry, Op, Request, StorageError};
+use crate::queue::{Geometry, Lent, Op, StorageError};
 
 /// Largest request: well below the kernel's own limit of 2 GiB less a page.
 const TRANSFER_BYTES_MAX: u32 = 1 << 30;
@@ -129,7 +129,7 @@ impl Target {
     }
 
     /// Checks a request against the file.
-    pub(super) fn admit(&self, request: &Request) -> Result<(), Status> {
+    pub(super) fn admit(&self, request: &Lent<'_>) -> Result<(), Status> {
         let known = self.known_geometry();
         // A read asks the file itself where it ends; a write behind the end that we know may be
         // legal by now, which is worth a second look.
@@ -162,7 +162,7 @@ impl Target {
     }
 
     /// Chooses the descriptor for a request.
-    pub(super) fn choose(&self, request: &Request, map: &mut Map, syscalls: &mut u64) -> Route {
+    pub(super) fn choose(&self, request: &Lent<'_>, map: &mut Map, syscalls: &mut u64) -> Route {
         if !matches!(request.op, Op::Read | Op::Write) || !self.allows_direct(request) {
             return Route::Buffered;
         }
@@ -172,9 +172,9 @@ impl Target {
         Route::Direct
     }
 
-    fn allows_direct(&self, request: &Request) -> bool {
+    fn allows_direct(&self, request: &Lent<'_>) -> bool {
         let Some((_, alignment)) = &self.direct else { return false };
-        aligned(alignment, request.offset, request.bytes, &request.memory, request.memory_offset)
+        aligned(alignment, request.offset, request.bytes, request.memory, request.memory_offset)
     }
 
     /// Whether the rest of a transfer may go on as it began.

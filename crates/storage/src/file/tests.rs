@@ -8,7 +8,7 @@ use rustix::fs::Advice;
 use super::residency::Map;
 use super::target::Route;
 use super::*;
-use crate::queue::{Op, Request};
+use crate::queue::{Lent, Op};
 
 /// A file beside the test's own binary, since the usual place may be a tmpfs.
 pub(super) fn on_disk(bytes: usize) -> tempfile::NamedTempFile {
@@ -19,11 +19,11 @@ pub(super) fn on_disk(bytes: usize) -> tempfile::NamedTempFile {
     file
 }
 
-fn read(memory: &Region, offset: u64, bytes: u32, memory_offset: usize) -> Request {
-    Request { token: 0, op: Op::Read, offset, bytes, memory: memory.clone(), memory_offset }
+fn read(memory: &Region, offset: u64, bytes: u32, memory_offset: usize) -> Lent<'_> {
+    Lent { token: 0, op: Op::Read, offset, bytes, memory, memory_offset }
 }
 
-fn route(target: &Target, request: &Request) -> Route {
+fn route(target: &Target, request: &Lent<'_>) -> Route {
     target.choose(request, &mut Map::new(target.bytes()), &mut 0)
 }
 

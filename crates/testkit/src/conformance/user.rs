@@ -47,19 +47,15 @@ impl User {
 
     /// Submits a request that must be taken.
     pub(super) fn submit(&mut self, request: Request) {
-        if let Err(rejected) = self.queue.try_submit(request) {
+        if let Err(rejected) = self.queue.try_submit(request.lend()) {
             panic!("refused: {rejected:?}");
         }
     }
 
     /// The status with which a request is refused for good.
     pub(super) fn refused(&mut self, request: Request) -> spec::Status {
-        let token = request.token;
-        match self.queue.try_submit(request) {
-            Err(Rejected::Invalid(request, status)) => {
-                assert_eq!(request.token, token, "the request itself is handed back");
-                status
-            }
+        match self.queue.try_submit(request.lend()) {
+            Err(Rejected::Invalid(status)) => status,
             other => panic!("a request that cannot succeed was answered {other:?}"),
         }
     }
