@@ -18,6 +18,9 @@ pub const NOT_READY: Status = 600;
 /// A context, stream, event, module, function or external memory of the driver.
 pub type Opaque = *mut c_void;
 
+/// A function of the host that a stream calls. Source: `CUhostFn`.
+pub type HostFunction = unsafe extern "C" fn(*mut c_void);
+
 /// How memory of another library is imported. Source: `CUDA_EXTERNAL_MEMORY_HANDLE_DESC`.
 #[repr(C)]
 pub struct ExternalMemory {
@@ -93,6 +96,8 @@ functions! {
     context_retain = "cuDevicePrimaryCtxRetain": fn(*mut Opaque, c_int);
     context_release = "cuDevicePrimaryCtxRelease_v2": fn(c_int);
     context_set = "cuCtxSetCurrent": fn(Opaque);
+    context_push = "cuCtxPushCurrent_v2": fn(Opaque);
+    context_pop = "cuCtxPopCurrent_v2": fn(*mut Opaque);
     memory_free_and_total = "cuMemGetInfo_v2": fn(*mut usize, *mut usize);
     memory_allocate = "cuMemAlloc_v2": fn(*mut u64, usize);
     memory_free = "cuMemFree_v2": fn(u64);
@@ -104,10 +109,13 @@ functions! {
     stream_create = "cuStreamCreate": fn(*mut Opaque, c_uint);
     stream_destroy = "cuStreamDestroy_v2": fn(Opaque);
     stream_synchronize = "cuStreamSynchronize": fn(Opaque);
+    stream_wait_value = "cuStreamWaitValue32_v2": fn(Opaque, u64, u32, c_uint);
+    stream_call = "cuLaunchHostFunc": fn(Opaque, HostFunction, *mut c_void);
     event_create = "cuEventCreate": fn(*mut Opaque, c_uint);
     event_destroy = "cuEventDestroy_v2": fn(Opaque);
     event_record = "cuEventRecord": fn(Opaque, Opaque);
     event_query = "cuEventQuery": fn(Opaque);
+    event_synchronize = "cuEventSynchronize": fn(Opaque);
     event_elapsed = "cuEventElapsedTime": fn(*mut f32, Opaque, Opaque);
     module_load = "cuModuleLoadData": fn(*mut Opaque, *const c_void);
     module_unload = "cuModuleUnload": fn(Opaque);

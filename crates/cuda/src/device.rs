@@ -84,6 +84,24 @@ impl Context {
     }
 }
 
+/// A thread's stay in a context; the one that it had before comes back with its end.
+pub(crate) struct Visit<'a>(&'a Context);
+
+impl Context {
+    /// Makes it the calling thread's until the answer is dropped.
+    pub fn visit(&self) -> Result<Visit<'_>, CudaError> {
+        call!(self.api, context_push(self.handle))?;
+        Ok(Visit(self))
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        let mut handle = std::ptr::null_mut();
+        let _lost = call!(self.0.api, context_pop(&raw mut handle));
+    }
+}
+
 impl Drop for Context {
     fn drop(&mut self) {
         // A device that is lost says so here; there is nobody to tell.
@@ -143,6 +161,21 @@ impl Device {
         let (mut free, mut total) = (0_usize, 0_usize);
         call!(self.context.api, memory_free_and_total(&raw mut free, &raw mut total))?;
         Ok(free as u64)
+    }
+
+    /// First address and length of the allocation that an address of this process lies in, `None` where
+    /// CUDA does not know it (plain host memory).
+    pub fn allocation_of(&self, address: u64) -> Option<(u64, u64)> {
+        /// Source: `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR` and `CU_POINTER_ATTRIBUTE_RANGE_SIZE`.
+        const START: c_int = 11;
+        const BYTES: c_int = 12;
+        let _visit = self.context.visit().ok()?;
+        let (mut start, mut bytes) = (0_u64, 0_usize);
+        let place = (&raw mut start).cast();
+        call!(self.context.api, pointer_attribute(place, START, address)).ok()?;
+        let place = (&raw mut bytes).cast();
+        call!(self.context.api, pointer_attribute(place, BYTES, address)).ok()?;
+        (start != 0 && bytes != 0).then_some((start, bytes as u64))
     }
 
     /// The index of the device that a pointer of this process belongs to, `None` where CUDA does not

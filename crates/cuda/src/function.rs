@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::api::{NOT_READY, Opaque, call};
 use crate::device::{Context, Device};
 use crate::error::CudaError;
+use crate::event::Event;
 use crate::nvrtc::Code;
 use crate::streams::Stream;
 
@@ -120,7 +121,7 @@ impl Function {
         }
         let context = &self.module.context;
         let stream = Stream::new(context)?;
-        let [begin, end] = [Event::new(context)?, Event::new(context)?];
+        let [begin, end] = [Event::new(context, 0)?, Event::new(context, 0)?];
         // The driver reads as many bytes as the kernel takes, and never more than it can take.
         let mut words = [0_u128; ARGUMENT_BYTES_MAX / 16];
         // SAFETY: `words` has at least as many bytes, and is exclusive.
@@ -152,29 +153,6 @@ impl Function {
         )?;
         call!(api, event_record(end.handle, stream.handle))?;
         Ok(Running { function: Arc::clone(self), begin, end, _stream: stream })
-    }
-}
-
-#[derive(Debug)]
-struct Event {
-    context: Arc<Context>,
-    handle: Opaque,
-}
-
-impl Event {
-    fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
-        context.enter()?;
-        let mut handle = std::ptr::null_mut();
-        call!(context.api, event_create(&raw mut handle, 0))?;
-        Ok(Self { context: Arc::clone(context), handle })
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            let _lost = call!(self.context.api, event_destroy(self.handle));
-        }
     }
 }
 

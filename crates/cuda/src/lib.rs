@@ -12,6 +12,8 @@
 //! | [`compile`] | device code to machine code, through a cache on disk named by content |
 //! | [`Window`] | device memory with a CPU mapping, and why there is none |
 //! | [`Streams`] | copies and fills on streams of their own |
+//! | [`CopyQueue`] | copies of one user that go on by themselves, with marks between them |
+//! | [`Gates`] | places in the order of somebody else's stream |
 //! | [`Function`] | a loaded kernel, and its launches |
 //!
 //! It knows nothing of kernels' meaning, of rings or of storage.
@@ -22,9 +24,12 @@
 
 mod api;
 mod cache;
+mod copy_queue;
 mod device;
 mod error;
+mod event;
 mod function;
+mod gate;
 mod includes;
 mod library;
 mod memory;
@@ -33,9 +38,11 @@ mod streams;
 mod window;
 
 pub use cache::Cache;
+pub use copy_queue::CopyQueue;
 pub use device::{Device, Facts, WriteOrdering};
 pub use error::CudaError;
 pub use function::{Function, Running, Shape};
+pub use gate::{Gate, Gates};
 pub use library::Driver;
 pub use memory::{DeviceBlock, HostBlock};
 pub use nvrtc::{Code, Header, Program, compile};

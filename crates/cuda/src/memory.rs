@@ -35,10 +35,11 @@ impl HostBlock {
     /// `Call` where the driver has none.
     pub fn allocate(device: &Device, bytes: usize) -> Result<Region, CudaError> {
         let context = Arc::clone(&device.context);
-        context.enter()?;
+        let visit = context.visit()?;
         let mut base = std::ptr::null_mut();
         let len = bytes.max(1);
         call!(context.api, host_allocate(&raw mut base, len, PORTABLE_AND_MAPPED))?;
+        drop(visit);
         let base = NonNull::new(base).expect("the driver allocates no null");
         let owner = Arc::new(Self { context, base });
         // SAFETY: the driver gave `len` bytes that are readable and writable until `owner` frees
@@ -51,7 +52,7 @@ impl HostBlock {
 
 impl Drop for HostBlock {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if let Ok(_visit) = self.context.visit() {
             let _lost = call!(self.context.api, host_free(self.base.as_ptr()));
         }
     }

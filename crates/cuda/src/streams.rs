@@ -21,7 +21,7 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 /// One stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    context: Arc<Context>,
+    pub context: Arc<Context>,
     pub handle: Opaque,
 }
 
@@ -32,7 +32,7 @@ unsafe impl Sync for Stream {}
 
 impl Stream {
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
-        context.enter()?;
+        let _visit = context.visit()?;
         let mut handle = std::ptr::null_mut();
         call!(context.api, stream_create(&raw mut handle, NON_BLOCKING))?;
         Ok(Self { context: Arc::clone(context), handle })
@@ -41,7 +41,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if let Ok(_visit) = self.context.visit() {
             let _lost = call!(self.context.api, stream_destroy(self.handle));
         }
     }
@@ -127,7 +127,7 @@ pub struct HostRange<'a> {
 }
 
 impl HostRange<'_> {
-    fn address(&self) -> Result<u64, CudaError> {
+    pub(crate) fn address(&self) -> Result<u64, CudaError> {
         let checked = self.region.check(self.offset, self.bytes);
         checked.map_err(|e| CudaError::Misuse(format!("host side of a copy: {e}")))?;
         Ok(self.region.address() + self.offset as u64)

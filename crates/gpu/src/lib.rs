@@ -5,6 +5,7 @@
 //! own virtual address).
 #![forbid(unsafe_code)]
 
+mod copying;
 mod nvidia;
 mod open;
 mod simulated;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use mem::Region;
 
+pub use copying::{CopyQueue, Span, StreamGate};
 pub use cuda::{Header, Program};
 pub use nvidia::{CudaGpu, CudaOptions};
 pub use open::{Choice, Opened, open};
@@ -133,7 +135,7 @@ pub enum GpuError {
     Unavailable(String),
 }
 
-/// A GPU.
+/// A GPU. (Twelve methods: one for each thing that a GPU is needed for.)
 pub trait Gpu: Send + Sync {
     /// What it is.
     fn describe(&self) -> Description;
@@ -178,6 +180,28 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// [`GpuError::Misuse`] where a range is not inside its memory.
     fn copy_to_host(&self, copy: Copy<'_>) -> Result<(), GpuError>;
+    /// A queue of copies for one user.
+    ///
+    /// # Errors
+    /// [`GpuError::Unavailable`].
+    fn copy_queue(&self) -> Result<Box<dyn CopyQueue>, GpuError>;
+    /// The device memory at an address, whoever allocated it. Where this GPU itself keeps it, so does the
+    /// answer; else its owner must, for as long as it is used.
+    ///
+    /// # Errors
+    /// [`GpuError::Misuse`] where the range is not inside one allocation that the GPU can reach.
+    fn memory_at(&self, address: u64, bytes: u64) -> Result<DeviceMemory, GpuError>;
+    /// Puts a gate at the end of a stream, a handle of the GPU's interface; 0 is the NULL stream. Does not
+    /// wait.
+    ///
+    /// # Errors
+    /// [`GpuError::Misuse`] where there is no such stream, or too many gates are closed;
+    /// [`GpuError::Unavailable`].
+    fn stream_gate(&self, stream: u64) -> Result<Box<dyn StreamGate>, GpuError>;
+    /// Domain, bus and device on PCI, where it has any.
+    fn pci(&self) -> Option<String> {
+        None
+    }
     /// Starts a kernel; `arguments` is the bytes of its argument structure.
     ///
     /// # Errors

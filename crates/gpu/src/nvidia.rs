@@ -5,16 +5,19 @@
 //! [`Gpu::prepare`]: copying uses streams that are there, and nothing is loaded later.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cuda::{
-    Cache, CudaError, Device, DeviceBlock, Driver, Function, HostBlock, HostRange, Running, Shape,
-    Streams, Window,
+    Cache, CudaError, Device, DeviceBlock, Driver, Function, Gate, Gates, HostBlock, HostRange,
+    Running, Shape, Streams, Window,
 };
 use mem::Region;
 
-use crate::{Copy, Description, DeviceMemory, Gpu, GpuError, Keeper, Kernel, Launch, LaunchShape};
+use crate::{
+    Copy, CopyQueue, Description, DeviceMemory, Gpu, GpuError, Keeper, Kernel, Launch, LaunchShape,
+    Span, StreamGate,
+};
 
 /// Streams that copies go through: about as many side cores can copy at once.
 const STREAMS: usize = 16;
@@ -36,6 +39,8 @@ pub struct CudaGpu {
     window: Result<Window, String>,
     cache: Cache,
     functions: Mutex<HashMap<&'static str, Arc<Function>>>,
+    /// Made when the first gate is.
+    gates: OnceLock<Gates>,
 }
 
 fn unavailable(error: CudaError) -> GpuError {
@@ -60,7 +65,8 @@ impl CudaGpu {
         };
         let functions = Mutex::new(HashMap::new());
         let (driver_version, cache) = (driver.version(), Cache::of_user());
-        Ok(Self { device, driver_version, streams, window, cache, functions })
+        let gates = OnceLock::new();
+        Ok(Self { device, driver_version, streams, window, cache, functions, gates })
     }
 
     /// The device.
@@ -159,6 +165,38 @@ impl Gpu for CudaGpu {
         self.streams.copy_to_host(host, device).map_err(unavailable)
     }
 
+    fn copy_queue(&self) -> Result<Box<dyn CopyQueue>, GpuError> {
+        let queue = cuda::CopyQueue::new(&self.device).map_err(unavailable)?;
+        Ok(Box::new(CudaCopies(queue)))
+    }
+
+    fn memory_at(&self, address: u64, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        let misuse = |why: String| GpuError::Misuse(format!("{address:#x}..+{bytes}: {why}"));
+        let found = self.device.allocation_of(address).ok_or_else(|| {
+            misuse("CUDA knows no memory there; plain host memory is to be named as such".into())
+        })?;
+        let (start, len) = found;
+        if address.checked_add(bytes).is_none_or(|end| end > start.saturating_add(len)) {
+            return Err(misuse(format!("the allocation there is {start:#x}..+{len}")));
+        }
+        Ok(DeviceMemory { address, bytes, window: None, keeper: None })
+    }
+
+    fn stream_gate(&self, stream: u64) -> Result<Box<dyn StreamGate>, GpuError> {
+        let gates = match self.gates.get() {
+            Some(gates) => gates,
+            None => {
+                let made = Gates::new(&self.device, true).map_err(unavailable)?;
+                self.gates.get_or_init(|| made)
+            }
+        };
+        Ok(Box::new(CudaGate(gates.close(stream).map_err(unavailable)?)))
+    }
+
+    fn pci(&self) -> Option<String> {
+        Some(format!("{}.0", self.device.facts().pci))
+    }
+
     fn prepare(&self, kernel: &Kernel) -> Result<(), GpuError> {
         self.function(kernel).map(|_| ())
     }
@@ -196,5 +234,45 @@ impl Launch for CudaLaunch {
 
     fn simulation_cpu_seconds(&self) -> f64 {
         0.0
+    }
+}
+
+struct CudaCopies(cuda::CopyQueue);
+
+fn host_range<'a>(span: &Span<'a>) -> HostRange<'a> {
+    HostRange { region: span.host, offset: span.host_offset, bytes: span.bytes }
+}
+
+impl CopyQueue for CudaCopies {
+    fn start_to_device(&mut self, span: Span<'_>) -> Result<(), GpuError> {
+        self.0.start_to_device(span.device, host_range(&span)).map_err(unavailable)
+    }
+
+    fn start_to_host(&mut self, span: Span<'_>) -> Result<(), GpuError> {
+        self.0.start_to_host(host_range(&span), span.device).map_err(unavailable)
+    }
+
+    fn mark(&mut self) -> Result<u64, GpuError> {
+        self.0.mark().map_err(unavailable)
+    }
+
+    fn is_done(&mut self, mark: u64) -> Result<bool, GpuError> {
+        self.0.is_done(mark).map_err(unavailable)
+    }
+
+    fn wait(&mut self, mark: u64) -> Result<(), GpuError> {
+        self.0.wait(mark).map_err(unavailable)
+    }
+}
+
+struct CudaGate(Gate);
+
+impl StreamGate for CudaGate {
+    fn is_reached(&self) -> Result<bool, GpuError> {
+        self.0.is_reached().map_err(unavailable)
+    }
+
+    fn is_word(&self) -> bool {
+        self.0.is_word()
     }
 }

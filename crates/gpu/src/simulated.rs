@@ -1,10 +1,15 @@
 //! The simulated GPU as a [`Gpu`]: host memory stands for device memory, `simt` runs the kernels.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mem::{MemoryKind, Region};
+use mem::{MemoryKind, Region, WeakRegion};
 
-use crate::{Copy, Description, DeviceMemory, Gpu, GpuError, Kernel, Launch, LaunchShape};
+use crate::{
+    Copy, CopyQueue, Description, DeviceMemory, Gpu, GpuError, Kernel, Launch, LaunchShape, Span,
+    StreamGate,
+};
 
 /// How the GPU is simulated.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +31,32 @@ impl Default for SimulatedOptions {
 pub struct SimulatedGpu {
     device: simt::bench::Device,
     threads: usize,
+    allocations: Arc<Allocations>,
+}
+
+/// Device memory by its first address, as long as somebody keeps it.
+#[derive(Default)]
+struct Allocations(Mutex<BTreeMap<u64, WeakRegion>>);
+
+impl Allocations {
+    fn add(&self, region: &Region) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, weak| weak.upgrade().is_some());
+        known.insert(region.address(), region.downgrade());
+    }
+
+    fn find(&self, address: u64, bytes: u64) -> Result<Region, GpuError> {
+        let misuse = |why: &str| GpuError::Misuse(format!("{address:#x}..+{bytes}: {why}"));
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (start, weak) = known
+            .range(..=address)
+            .next_back()
+            .ok_or_else(|| misuse("the simulated GPU has no memory there"))?;
+        let whole = weak.upgrade().ok_or_else(|| misuse("that memory was given back"))?;
+        let [offset, bytes] = [address - start, bytes].map(usize::try_from);
+        let (Ok(offset), Ok(bytes)) = (offset, bytes) else { return Err(misuse("too long")) };
+        whole.slice(offset, bytes).map_err(|e| misuse(&e.to_string()))
+    }
 }
 
 impl SimulatedGpu {
@@ -33,7 +64,7 @@ impl SimulatedGpu {
     pub fn new(options: SimulatedOptions) -> Self {
         let SimulatedOptions { threads, resident_lanes } = options;
         let device = simt::bench::Device::new(simt::bench::Options { threads, resident_lanes });
-        Self { device, threads }
+        Self { device, threads, allocations: Arc::default() }
     }
 
     fn allocate(what: &'static str, bytes: u64, kind: MemoryKind) -> Result<Region, GpuError> {
@@ -63,6 +94,7 @@ impl Gpu for SimulatedGpu {
 
     fn allocate_device(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
         let window = Self::allocate("simulated device memory", bytes, MemoryKind::Window)?;
+        self.allocations.add(&window);
         Ok(DeviceMemory { address: window.address(), bytes, window: Some(window), keeper: None })
     }
 
@@ -87,6 +119,24 @@ impl Gpu for SimulatedGpu {
         Ok(())
     }
 
+    fn copy_queue(&self) -> Result<Box<dyn CopyQueue>, GpuError> {
+        Ok(Box::new(SimulatedCopies { allocations: Arc::clone(&self.allocations), marks: 0 }))
+    }
+
+    fn memory_at(&self, address: u64, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        let window = Some(self.allocations.find(address, bytes)?);
+        Ok(DeviceMemory { address, bytes, window, keeper: None })
+    }
+
+    fn stream_gate(&self, stream: u64) -> Result<Box<dyn StreamGate>, GpuError> {
+        match stream {
+            0 => Ok(Box::new(OpenGate)),
+            _ => Err(GpuError::Misuse(format!(
+                "stream {stream:#x}: the simulated GPU has only the stream 0, which is always idle"
+            ))),
+        }
+    }
+
     fn launch(
         &self,
         kernel: &Kernel,
@@ -102,6 +152,64 @@ impl Gpu for SimulatedGpu {
         let launch = self.device.launch(kernel.simulated, shape, arguments);
         let launch = launch.map_err(|e| kernel_error(kernel.name, &e))?;
         Ok(Box::new(SimulatedLaunch { kernel: kernel.name, launch }))
+    }
+}
+
+/// Copies that are done when they were started.
+struct SimulatedCopies {
+    allocations: Arc<Allocations>,
+    marks: u64,
+}
+
+impl SimulatedCopies {
+    fn device_side(&self, span: &Span<'_>) -> Result<Region, GpuError> {
+        let checked = span.host.check(span.host_offset, span.bytes);
+        checked.map_err(|e| GpuError::Misuse(format!("host side of a copy: {e}")))?;
+        self.allocations.find(span.device, span.bytes as u64)
+    }
+}
+
+impl CopyQueue for SimulatedCopies {
+    fn start_to_device(&mut self, span: Span<'_>) -> Result<(), GpuError> {
+        let device = self.device_side(&span)?;
+        device.copy_from(0, span.host, span.host_offset, span.bytes);
+        mem::fence_payload();
+        Ok(())
+    }
+
+    fn start_to_host(&mut self, span: Span<'_>) -> Result<(), GpuError> {
+        let device = self.device_side(&span)?;
+        mem::fence_full();
+        span.host.copy_from(span.host_offset, &device, 0, span.bytes);
+        mem::fence_full();
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<u64, GpuError> {
+        self.marks += 1;
+        Ok(self.marks)
+    }
+
+    fn is_done(&mut self, mark: u64) -> Result<bool, GpuError> {
+        Ok(mark <= self.marks)
+    }
+
+    fn wait(&mut self, mark: u64) -> Result<(), GpuError> {
+        let why = || GpuError::Misuse(format!("mark {mark} of {}", self.marks));
+        if mark <= self.marks { Ok(()) } else { Err(why()) }
+    }
+}
+
+/// The idle stream has nothing before a gate and nothing behind it.
+struct OpenGate;
+
+impl StreamGate for OpenGate {
+    fn is_reached(&self) -> Result<bool, GpuError> {
+        Ok(true)
+    }
+
+    fn is_word(&self) -> bool {
+        true
     }
 }
 
@@ -156,5 +264,32 @@ mod tests {
         ] {
             assert!(matches!(gpu.copy_to_device(bad), Err(GpuError::Misuse(_))));
         }
+    }
+
+    #[test]
+    fn a_queue_of_copies_finds_memory_by_address_while_it_is_kept() {
+        let gpu = SimulatedGpu::new(SimulatedOptions::default());
+        let host = gpu.allocate_host(4096).unwrap();
+        let device = gpu.allocate_device(8192).unwrap();
+        host.write_bytes(0, b"ijklmnop");
+        let mut queue = gpu.copy_queue().unwrap();
+        let at = device.address + 4090;
+        let span = Span { host: &host, host_offset: 0, device: at, bytes: 8 };
+        queue.start_to_device(span).unwrap();
+        queue.start_to_host(Span { host_offset: 2000, ..span }).unwrap();
+        let mark = queue.mark().unwrap();
+        queue.wait(mark).unwrap();
+        assert!(queue.is_done(mark).unwrap() && queue.wait(mark + 1).is_err());
+        let mut back = [0; 8];
+        host.read_bytes(2000, &mut back);
+        assert_eq!(&back, b"ijklmnop");
+        assert_eq!(gpu.memory_at(at, 4102).unwrap().address, at);
+        assert!(matches!(gpu.memory_at(at, 4103), Err(GpuError::Misuse(_))));
+        let outside = Span { device: device.address + 8190, ..span };
+        assert!(matches!(queue.start_to_device(outside), Err(GpuError::Misuse(_))));
+        drop(device);
+        assert!(matches!(queue.start_to_device(span), Err(GpuError::Misuse(_))));
+        assert!(gpu.stream_gate(0).unwrap().is_reached().unwrap());
+        assert!(matches!(gpu.stream_gate(1), Err(GpuError::Misuse(_))));
     }
 }

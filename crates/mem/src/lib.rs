@@ -21,4 +21,4 @@ mod streaming;
 pub use address_map::{AddressMap, RegionId, Snapshot};
 pub use cell::{SharedU32, SharedU64, SharedWords};
 pub use fence::{fence_acquire, fence_full, fence_payload};
-pub use region::{MemError, MemoryKind, Region};
+pub use region::{MemError, MemoryKind, Region, WeakRegion};

@@ -4,8 +4,8 @@
 
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Weak};
 
 use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -197,6 +197,12 @@ impl Region {
         Ok(Self { base, len: bytes, kind: self.kind, owner: Arc::clone(&self.owner) })
     }
 
+    /// The same range without keeping it alive.
+    pub fn downgrade(&self) -> WeakRegion {
+        let owner = Arc::downgrade(&self.owner);
+        WeakRegion { base: self.base, len: self.len, kind: self.kind, owner }
+    }
+
     /// Checks that a range lies inside.
     ///
     /// # Errors
@@ -345,6 +351,28 @@ impl Region {
         }
         // SAFETY: in bounds by `pointer`.
         unsafe { std::ptr::write_bytes(target, value, bytes) };
+    }
+}
+
+/// A range of foreign memory that may be gone.
+#[derive(Clone)]
+pub struct WeakRegion {
+    base: NonNull<u8>,
+    len: usize,
+    kind: MemoryKind,
+    owner: Weak<dyn Any + Send + Sync>,
+}
+
+// SAFETY: it gives access only through `upgrade`, as a `Region` that is Send.
+unsafe impl Send for WeakRegion {}
+// SAFETY: as above.
+unsafe impl Sync for WeakRegion {}
+
+impl WeakRegion {
+    /// The region, while somebody still keeps it.
+    pub fn upgrade(&self) -> Option<Region> {
+        let owner = self.owner.upgrade()?;
+        Some(Region { base: self.base, len: self.len, kind: self.kind, owner })
     }
 }
 

@@ -36,11 +36,13 @@ int cuDevicePrimaryCtxRetain(handle* context, int device) { return (void)device,
 int cuStreamCreate(handle* stream, unsigned flags) { return (void)flags, give(stream); }
 int cuMemGetInfo_v2(unsigned long* free, unsigned long* total) { return *free = *total = 1ul << 30, 0; }
 #define NOTHING(name) int name() { return 0; }
-NOTHING(cuDevicePrimaryCtxRelease_v2) NOTHING(cuCtxSetCurrent) NOTHING(cuStreamDestroy_v2)
+NOTHING(cuDevicePrimaryCtxRelease_v2) NOTHING(cuCtxSetCurrent) NOTHING(cuCtxPushCurrent_v2) NOTHING(cuCtxPopCurrent_v2) NOTHING(cuStreamDestroy_v2)
 #define REFUSED(name) int name() { return 1; }
 REFUSED(cuMemAlloc_v2) REFUSED(cuMemFree_v2) REFUSED(cuMemHostAlloc) REFUSED(cuMemFreeHost)
 REFUSED(cuPointerGetAttribute) REFUSED(cuMemcpyAsync) REFUSED(cuMemsetD8Async)
 REFUSED(cuStreamSynchronize) REFUSED(cuEventCreate) REFUSED(cuEventDestroy_v2)
+REFUSED(cuEventSynchronize)
+REFUSED(cuStreamWaitValue32_v2) REFUSED(cuLaunchHostFunc)
 REFUSED(cuEventRecord) REFUSED(cuEventQuery) REFUSED(cuEventElapsedTime) REFUSED(cuModuleLoadData)
 REFUSED(cuModuleUnload) REFUSED(cuModuleGetFunction) REFUSED(cuFuncGetAttribute)
 REFUSED(cuLaunchKernel) REFUSED(cuImportExternalMemory) REFUSED(cuExternalMemoryGetMappedBuffer)
