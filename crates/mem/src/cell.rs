@@ -94,6 +94,37 @@ macro_rules! shared {
 shared!(SharedU32, AtomicU32, u32, "Four aligned bytes of foreign memory.");
 shared!(SharedU64, AtomicU64, u64, "Eight aligned bytes of foreign memory.");
 
+/// Rows of `N` aligned words of foreign memory that lie side by side.
+#[derive(Clone, Copy)]
+pub struct SharedRows<'a, const N: usize> {
+    rows: &'a [[AtomicU64; N]],
+}
+
+impl<'a, const N: usize> SharedRows<'a, N> {
+    #[inline]
+    pub(crate) fn new(rows: &'a [[AtomicU64; N]]) -> Self {
+        Self { rows }
+    }
+
+    /// The words of a row.
+    ///
+    /// # Panics
+    /// Where there are not so many rows.
+    #[inline]
+    pub fn at(self, index: usize) -> [SharedU64<'a>; N] {
+        self.rows[index].each_ref().map(SharedU64::new)
+    }
+
+    /// The words of each of `count` rows.
+    ///
+    /// # Panics
+    /// Where there are not so many rows.
+    #[inline]
+    pub fn range(self, first: usize, count: usize) -> impl Iterator<Item = [SharedU64<'a>; N]> {
+        self.rows[first..][..count].iter().map(|row| row.each_ref().map(SharedU64::new))
+    }
+}
+
 /// Aligned words of foreign memory that lie side by side.
 #[derive(Clone, Copy)]
 pub struct SharedWords<'a> {

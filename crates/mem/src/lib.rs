@@ -19,6 +19,6 @@ mod region;
 mod streaming;
 
 pub use address_map::{AddressMap, RegionId, Snapshot};
-pub use cell::{SharedU32, SharedU64, SharedWords};
+pub use cell::{SharedRows, SharedU32, SharedU64, SharedWords};
 pub use fence::{fence_acquire, fence_full, fence_payload};
 pub use region::{MemError, MemoryKind, Region, WeakRegion};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::cell::{SharedU32, SharedU64, SharedWords};
+use crate::cell::{SharedRows, SharedU32, SharedU64, SharedWords};
 use crate::streaming;
 
 /// Where a region lies, which decides how stores to it may be ordered.
@@ -266,6 +266,21 @@ impl Region {
         }
         // SAFETY: as in `u64_at`, for all `count` words.
         SharedWords::new(unsafe { std::slice::from_raw_parts(pointer, count) })
+    }
+
+    /// The `count` rows of `N` aligned words from a byte offset on, each found by its position.
+    ///
+    /// # Panics
+    /// As [`Region::u64_at`].
+    #[inline]
+    pub fn rows<const N: usize>(&self, offset: usize, count: usize) -> SharedRows<'_, N> {
+        let bytes = count.saturating_mul(N * 8);
+        let pointer = self.pointer(offset, bytes).cast::<[AtomicU64; N]>();
+        if !pointer.is_aligned() {
+            unaligned(offset);
+        }
+        // SAFETY: as in `u64_at`, for all words of `count` rows.
+        SharedRows::new(unsafe { std::slice::from_raw_parts(pointer, count) })
     }
 
     /// The aligned half word at a byte offset.

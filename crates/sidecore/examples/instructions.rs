@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use abi::ring::{OP_FLUSH, Request, RequestEntry};
 use gpu::{Gpu, SimulatedGpu, SimulatedOptions};
-use mem::Region;
+use mem::SharedRows;
 use sidecore::{Engine, Rights, RingConfig};
 use storage::MemoryStorage;
 
@@ -16,14 +16,14 @@ const DEPTH_LOG2: u32 = 5;
 const RECORDS: u32 = 1 << DEPTH_LOG2;
 
 /// Publishes one request of every record, all in turn `turn`, into a ring that is empty.
-fn publish(entries: &Region, words: &[[u64; 4]], turn: u64) {
+fn publish(entries: SharedRows<'_, 4>, words: &[[u64; 4]], turn: u64) {
     let tag = (turn & 0xffff) << 48;
     for (slot, w) in words.iter().enumerate() {
-        let at = slot * size_of::<RequestEntry>();
-        entries.u64_at(at).store(w[0] | tag, Ordering::Relaxed);
-        entries.u64_at(at + 8).store(w[1] | tag, Ordering::Release);
-        entries.u64_at(at + 16).store(w[2], Ordering::Relaxed);
-        entries.u64_at(at + 24).store(w[3] | tag, Ordering::Release);
+        let [w0, w1, w2, w3] = entries.at(slot);
+        w0.store(w[0] | tag, Ordering::Relaxed);
+        w1.store(w[1] | tag, Ordering::Release);
+        w2.store(w[2], Ordering::Relaxed);
+        w3.store(w[3] | tag, Ordering::Release);
     }
 }
 
@@ -53,7 +53,7 @@ fn main() {
     let entries = ring.memory().entries;
     let batches = count / u64::from(RECORDS);
     for turn in 1..=batches {
-        publish(&entries, &words, turn);
+        publish(entries.rows(0, words.len()), &words, turn);
         stepped.side_cores[0].step(turn * 1000);
     }
     stepped.side_cores[0].step(batches * 1000);

@@ -6,9 +6,11 @@ use storage::Op;
 /// How far a request has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum JobState {
+    /// Storage has it, and was asked to end it early: there is a cause.
+    Hastened,
     /// No request uses the record.
     Idle,
-    /// Storage has it.
+    /// Storage has it, and nobody asked for its end.
     Started,
     /// Storage had no room for it yet.
     Waiting,
@@ -34,8 +36,9 @@ pub(crate) struct Job {
     pub entry: RequestEntry,
     pub begun_ns: u64,
     pub deadline_ns: u64,
-    /// Tells this use of the record from earlier ones, in storage's tokens.
-    pub serial: u32,
+    /// Storage's token for this use of the record: record (32, lowest) | serial number (32), which
+    /// tells it from earlier ones.
+    pub token: u64,
     /// Position of the storage queue.
     pub queue: u16,
     pub op: Op,
@@ -45,18 +48,21 @@ pub(crate) struct Job {
 const _: () = assert!(size_of::<Job>() == 64);
 
 impl Job {
-    pub const IDLE: Self = Self {
-        entry: RequestEntry { w: [0; 4] },
-        begun_ns: 0,
-        deadline_ns: u64::MAX,
-        serial: 0,
-        queue: 0,
-        op: Op::Flush,
-        state: JobState::Idle,
-        cause: Cause::None,
-    };
+    /// A record that was never used.
+    pub const fn idle(record: u32) -> Self {
+        Self {
+            entry: RequestEntry { w: [0; 4] },
+            begun_ns: 0,
+            deadline_ns: u64::MAX,
+            token: record as u64,
+            queue: 0,
+            op: Op::Flush,
+            state: JobState::Idle,
+            cause: Cause::None,
+        }
+    }
 
-    /// Takes over a checked request. The serial moves on.
+    /// Takes over a checked request. The serial number moves on.
     #[inline]
     pub fn begin(
         &mut self,
@@ -70,7 +76,7 @@ impl Job {
             entry,
             begun_ns,
             deadline_ns,
-            serial: self.serial.wrapping_add(1),
+            token: self.token.wrapping_add(1 << 32),
             queue,
             op,
             state: JobState::Waiting,
@@ -78,10 +84,16 @@ impl Job {
         };
     }
 
-    /// Storage's token for this use of `record`.
+    /// Whether this use of the record still waits for room in storage.
     #[inline]
-    pub const fn token(&self, record: u32) -> u64 {
-        record as u64 | (self.serial as u64) << 32
+    pub fn waits(&self, token: u64) -> bool {
+        self.token == token && self.state == JobState::Waiting
+    }
+
+    /// Whether storage has it.
+    #[inline]
+    pub const fn is_at_storage(&self) -> bool {
+        matches!(self.state, JobState::Hastened | JobState::Started)
     }
 
     /// Turn of the record that the request answers to.
@@ -89,6 +101,12 @@ impl Job {
     pub const fn turn(&self) -> u16 {
         self.entry.record_turn()
     }
+}
+
+/// The record that storage's token names.
+#[inline]
+pub(crate) const fn record_of(token: u64) -> u32 {
+    (token & 0xffff_ffff) as u32
 }
 
 /// What a request asks of storage. One of no known kind asks nothing, as a flush of nothing.

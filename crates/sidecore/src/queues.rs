@@ -24,8 +24,8 @@ pub(crate) struct SourceQueue {
     pub heard_ns: u64,
     /// Whether it seems to have stopped altogether.
     pub silent: bool,
-    /// Records (and serials) that found the queue full, oldest first.
-    pub backlog: VecDeque<(u32, u32)>,
+    /// Tokens of requests that found the queue full, oldest first.
+    pub backlog: VecDeque<u64>,
 }
 
 impl SourceQueue {
@@ -43,30 +43,33 @@ impl SourceQueue {
     }
 }
 
-/// An open source: all that the checks of a request need of it.
+/// Where a source's table index leads, and all that the checks of a request need of the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lead {
-    pub id: Id,
+    /// The source's id, or more bits than an id has where the index leads nowhere.
+    id: u32,
     pub rights: Rights,
     pub geometry: Geometry,
     /// Position of its queue.
     pub queue: u16,
 }
 
-/// What a source's table index leads to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Leads {
-    /// Opening failed with this errno, or 0.
-    Failed(i32),
-    Nowhere,
-    To(Lead),
+impl Lead {
+    const NOWHERE: Self = Self {
+        id: u32::MAX,
+        rights: Rights::READ,
+        geometry: Geometry { bytes: 0, block_bytes: 1, transfer_bytes_max: 0, read_only: true },
+        queue: 0,
+    };
 }
 
 /// All queues of one ring.
 #[derive(Default)]
 pub(crate) struct Queues {
     pub list: Vec<SourceQueue>,
-    leads: Vec<Leads>,
+    leads: Vec<Lead>,
+    /// Sources that could not be opened, each with its errno, or 0.
+    failed: Vec<(Id, i32)>,
     /// Version of the tables that this follows.
     pub version: u64,
     /// What closed queues had done.
@@ -95,10 +98,15 @@ impl Queues {
         Self { closed, ..Self::default() }
     }
 
-    /// Where the requests of a registered source go.
+    /// Where the requests of a source go, unless it is not open.
     #[inline]
-    pub fn leads(&self, source: Id) -> &Leads {
-        self.leads.get(source.index() as usize).unwrap_or(&Leads::Nowhere)
+    pub fn lead(&self, source: Id) -> Option<&Lead> {
+        self.leads.get(source.index() as usize).filter(|lead| lead.id == source.bits())
+    }
+
+    /// The errno (or 0) with which a source could not be opened.
+    pub fn failure(&self, source: Id) -> Option<i32> {
+        self.failed.iter().find(|(id, _)| *id == source).map(|(_, errno)| *errno)
     }
 
     /// Positions of queues whose source is no longer registered.
@@ -120,9 +128,10 @@ impl Queues {
             }
         }
         self.leads.clear();
+        self.failed.clear();
         for place in &tables.sources {
             let Place::Live(source) = place else {
-                self.leads.push(Leads::Nowhere);
+                self.leads.push(Lead::NOWHERE);
                 continue;
             };
             let open = self.list.iter().position(|queue| queue.id == source.id);
@@ -130,14 +139,13 @@ impl Queues {
                 Some(at) => Ok(position(at)),
                 None => self.open(ring, source),
             };
+            let SourceEntry { id, rights, geometry, .. } = *source;
             self.leads.push(match opened {
-                Ok(queue) => Leads::To(Lead {
-                    id: source.id,
-                    rights: source.rights,
-                    geometry: source.geometry,
-                    queue,
-                }),
-                Err(errno) => Leads::Failed(errno),
+                Ok(queue) => Lead { id: id.bits(), rights, geometry, queue },
+                Err(errno) => {
+                    self.failed.push((id, errno));
+                    Lead::NOWHERE
+                }
             });
         }
         self.version = tables.version;

@@ -18,7 +18,7 @@ use abi::ring::{
     TRANSFER_BYTES_MAX,
 };
 use gpu::{Copy, DeviceMemory, Gpu};
-use mem::{Region, SharedWords, fence_payload};
+use mem::{Region, SharedRows, SharedWords, fence_payload};
 
 use crate::counters::{RingCounters, SharedRingCounters, report};
 use crate::engine::Inner;
@@ -215,10 +215,6 @@ pub(crate) struct RingShared {
     pub complaints: Mutex<Vec<String>>,
 }
 
-fn to_usize(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("bounded by the checks of the configuration")
-}
-
 impl RingShared {
     pub fn new(gpu: &Arc<dyn Gpu>, config: &RingConfig) -> Result<Arc<Self>, EngineError> {
         config.check()?;
@@ -283,9 +279,9 @@ impl RingShared {
         for ahead in 0..u64::from(self.config.depth) {
             let ticket = start.wrapping_add(ahead);
             let stale = u64::from(self.tag(ticket).wrapping_sub(1)) << 48;
-            let at = self.entry_at(ticket);
-            self.entries.u64_at(at + 8).store(stale, Ordering::Relaxed);
-            self.entries.u64_at(at + 24).store(stale, Ordering::Relaxed);
+            let [_, first, _, second] = self.entries().at(self.position_of(ticket) as usize);
+            first.store(stale, Ordering::Relaxed);
+            second.store(stale, Ordering::Relaxed);
         }
         let turn = self.config.start_turn;
         for record in 0..self.config.records {
@@ -298,12 +294,17 @@ impl RingShared {
         fence_payload();
     }
 
-    /// Byte offset of a ticket's entry.
+    /// Position of a ticket's entry.
     #[inline]
-    pub fn entry_at(&self, ticket: u64) -> usize {
-        let mask = u64::from(self.config.depth) - 1;
-        // The mask keeps it below the depth, which is 32 bits.
-        to_usize(ticket & mask) * ENTRY_BYTES
+    pub fn position_of(&self, ticket: u64) -> u32 {
+        // The mask keeps it below the depth.
+        (ticket & u64::from(self.config.depth - 1) & 0xffff_ffff) as u32
+    }
+
+    /// The request entries.
+    #[inline]
+    pub fn entries(&self) -> SharedRows<'_, 4> {
+        self.entries.rows(0, self.config.depth as usize)
     }
 
     /// Tag that both halves of a ticket's entry end in.

@@ -13,22 +13,25 @@
 
 mod check;
 mod ending;
+mod outbox;
 
 use std::sync::atomic::Ordering;
 
 use abi::ring::{CompletionRecord, OP_CANCEL, RequestEntry};
 use abi::ring::{STATE_CLOSED, STATE_OPEN};
 use abi::status;
-use mem::fence_payload;
+use mem::{SharedU64, fence_payload};
 use storage::{Completion, Op, Rejected};
+
+use outbox::{Done, Outbox};
 
 use crate::counters::RingCounters;
 use crate::hooks::{Hooks, Moment};
-use crate::job::{Cause, Job, JobState, op_of};
+use crate::job::{Cause, Job, JobState, op_of, record_of};
 use crate::queues::{Queues, SourceQueue};
 use crate::registry::Tables;
 use crate::ring::{FETCHED_AT, RingConfig, RingShared, WriteRoute};
-use crate::slots::Begun;
+use crate::slots::{Begun, Tenure};
 
 /// Most entries copied in one step: enough for whole warps, few enough to answer soon.
 const FETCH_MAX: u32 = 128;
@@ -36,15 +39,6 @@ const FETCH_MAX: u32 = 128;
 const PUBLISH_STEPS: u32 = 64;
 /// How often a restarted ring repeats `fetched`, which its former side core may have spoilt.
 const REPEAT_NS: u64 = 1_000_000;
-
-/// A completion word that is ready to go out.
-#[derive(Clone, Copy)]
-struct Done {
-    record: u32,
-    /// Whether the record was claimed and must be given back.
-    claimed: bool,
-    word: CompletionRecord,
-}
 
 /// A request that is about to be answered.
 struct Ending {
@@ -63,9 +57,10 @@ pub(crate) struct Stepped {
 /// All that serving one ring needs; owned by whoever holds its lock.
 pub(crate) struct Service {
     pub epoch: u32,
+    tenure: Tenure,
     jobs: Box<[Job]>,
     pub queues: Queues,
-    done: Vec<Done>,
+    done: Outbox,
     completions: Vec<Completion>,
     counts: RingCounters,
     /// Requests begun and not ended.
@@ -75,6 +70,8 @@ pub(crate) struct Service {
     /// No request's deadline is earlier.
     next_deadline_ns: u64,
     head: u64,
+    /// Whether what is fetched now is refused, since the ring is or was closed for it.
+    refusing: bool,
     /// What `fetched` in device memory says.
     published: u64,
     repeat_at_ns: u64,
@@ -92,15 +89,17 @@ impl Service {
         let records = config.records as usize;
         Self {
             epoch,
-            jobs: vec![Job::IDLE; records].into_boxed_slice(),
+            tenure: Tenure::of(epoch),
+            jobs: (0..config.records).map(Job::idle).collect(),
             queues: Queues::default(),
-            done: Vec::with_capacity(records + FETCH_MAX as usize),
+            done: Outbox::new(records + FETCH_MAX as usize),
             completions: Vec::with_capacity(2 * records),
             counts: RingCounters::default(),
             active: 0,
             now_ns: 0,
             next_deadline_ns: u64::MAX,
             head: config.start_ticket,
+            refusing: false,
             published: config.start_ticket,
             repeat_at_ns: u64::MAX,
             unpublished_steps: 0,
@@ -140,7 +139,7 @@ impl Service {
             self.quiesce_all(ring, tables);
         }
         hooks.at(Moment::BeforeFetch);
-        let fetched = if mode == STATE_CLOSED { 0 } else { self.fetch(ring, tables, mode, now_ns) };
+        let fetched = if mode == STATE_CLOSED { 0 } else { self.fetch(ring, tables, mode) };
         if self.active > 0 {
             hooks.at(Moment::BeforePoll);
         }
@@ -198,52 +197,69 @@ impl Service {
             queue.in_flight = 0;
         }
         self.completions.clear();
-        self.jobs.fill(Job::IDLE);
+        for job in &mut self.jobs {
+            job.state = JobState::Idle;
+            job.cause = Cause::None;
+        }
         self.active = 0;
         self.queues.list.clear();
     }
 
     /// Copies what was published, in ticket order.
-    fn fetch(&mut self, ring: &RingShared, tables: &Tables, mode: u32, now_ns: u64) -> u32 {
-        let mut fetched = 0;
+    fn fetch(&mut self, ring: &RingShared, tables: &Tables, mode: u32) -> u32 {
         let refuse_below = ring.refuse_below.load(Ordering::Acquire);
-        while fetched < FETCH_MAX {
-            let Some(entry) = copy_entry(ring, self.head) else { break };
-            let late = self.head.wrapping_sub(refuse_below).cast_signed() < 0;
-            let mode = if late { STATE_CLOSED } else { mode };
-            self.take(ring, tables, mode, entry, now_ns);
-            if self.is_over(ring) {
+        let mut fetched = 0;
+        loop {
+            let late = refuse_below.wrapping_sub(self.head).cast_signed();
+            self.refusing = late > 0 || mode != STATE_OPEN;
+            let alike = if late > 0 { u32::try_from(late).unwrap_or(u32::MAX) } else { u32::MAX };
+            let at = ring.position_of(self.head);
+            let most = (FETCH_MAX - fetched).min(ring.config.depth - at).min(alike);
+            let taken = self.fetch_run(ring, tables, at, most);
+            fetched += taken;
+            if taken < most || fetched == FETCH_MAX {
                 break;
             }
-            self.head = self.head.wrapping_add(1);
-            // After `take`: a successor may see the entry again, but never miss it.
-            ring.head.store(self.head, Ordering::Release);
-            fetched += 1;
+        }
+        if fetched > 0 {
+            self.next_deadline_ns = self.next_deadline_ns.min(self.usual_deadline_ns);
         }
         self.counts.requests += u64::from(fetched);
         self.counts.request_bytes += u64::from(fetched) * size_of::<RequestEntry>() as u64;
         fetched
     }
 
+    /// Copies what was published of `most` entries that lie side by side in the ring.
+    fn fetch_run(&mut self, ring: &RingShared, tables: &Tables, at: u32, most: u32) -> u32 {
+        let first = self.head;
+        let tag = u64::from(ring.tag(first)) << 48;
+        let mut head = first;
+        for row in ring.entries().range(at as usize, most as usize) {
+            let Some(entry) = copy_entry(row, tag) else { break };
+            self.take(ring, tables, entry);
+            if self.is_over(ring) {
+                break;
+            }
+            head = head.wrapping_add(1);
+            // After `take`: a successor may see the entry again, but never miss it.
+            ring.head.store(head, Ordering::Release);
+        }
+        self.head = head;
+        u32::try_from(head.wrapping_sub(first)).expect("at most the run")
+    }
+
     /// Begins a request, or refuses it.
     #[inline]
-    fn take(
-        &mut self,
-        ring: &RingShared,
-        tables: &Tables,
-        mode: u32,
-        entry: RequestEntry,
-        now_ns: u64,
-    ) {
+    fn take(&mut self, ring: &RingShared, tables: &Tables, entry: RequestEntry) {
         let (record, turn) = (entry.record(), entry.record_turn());
         if record as usize >= ring.slots.len() {
             self.counts.unanswerable += 1;
             return;
         }
         if entry.opcode() == OP_CANCEL {
-            return self.cancel(record, turn, now_ns);
+            return self.cancel(record, turn, self.now_ns);
         }
-        match ring.slots.begin(record, turn, self.epoch) {
+        match ring.slots.begin(record, turn, self.tenure) {
             Begun::Started => {}
             Begun::Poisoned => return self.refuse_poisoned(record, turn),
             Begun::Busy | Begun::Replayed => {
@@ -251,13 +267,13 @@ impl Service {
                 return;
             }
         }
-        let refusal = if mode == STATE_OPEN {
+        let refusal = if self.refusing {
+            status::RING_CLOSED.into()
+        } else {
             match check::check(ring, tables, &self.queues, &entry) {
-                Ok(way) => return self.begin(ring, tables, entry, way, now_ns),
+                Ok(way) => return self.begin(ring, tables, entry, way),
                 Err(refusal) => refusal,
             }
-        } else {
-            status::RING_CLOSED.into()
         };
         self.refuse(ring, Ending { record, turn, op: op_of(entry.opcode()) }, refusal);
     }
@@ -284,39 +300,38 @@ impl Service {
 
     /// Starts a checked request's own limit and hands it to storage.
     #[inline]
-    fn begin(
-        &mut self,
-        ring: &RingShared,
-        tables: &Tables,
-        entry: RequestEntry,
-        way: check::Way,
-        now_ns: u64,
-    ) {
+    fn begin(&mut self, ring: &RingShared, tables: &Tables, entry: RequestEntry, way: check::Way) {
         let record = entry.record();
         self.active += 1;
         let deadline_ns = match entry.limit_ms() {
             0 => self.usual_deadline_ns,
-            ms => now_ns.saturating_add(u64::from(ms) * 1_000_000),
+            ms => self.own_deadline(ms),
         };
-        if deadline_ns < self.next_deadline_ns {
-            self.next_deadline_ns = deadline_ns;
-        }
         let job = &mut self.jobs[record as usize];
-        job.begin(entry, way.op, way.queue, now_ns, deadline_ns);
+        job.begin(entry, way.op, way.queue, self.now_ns, deadline_ns);
         if way.op == Op::Write && !stage_write(&mut self.counts, ring, tables, record, job) {
             return self.end_badly(ring, record, status::BAD_BUFFER, 0);
         }
         let queue = &mut self.queues.list[usize::from(way.queue)];
         if way.op == Op::Read && queue.lends(entry.source_offset(), entry.length()).is_some() {
             queue.lent_reads += 1;
-            return self.deliver(ring, tables, record, entry.length());
+            return self.deliver_lent(ring, tables, record, entry.length());
         }
         if !queue.backlog.is_empty() {
-            return queue.backlog.push_back((record, job.serial));
+            return queue.backlog.push_back(job.token);
         }
         if let Err(rejected) = hand_over(ring, queue, job, record) {
             self.on_rejected(ring, record, rejected);
         }
+    }
+
+    /// The deadline of a request that brings a limit of its own.
+    #[cold]
+    #[inline(never)]
+    fn own_deadline(&mut self, limit_ms: u16) -> u64 {
+        let deadline_ns = self.now_ns.saturating_add(u64::from(limit_ms) * 1_000_000);
+        self.next_deadline_ns = self.next_deadline_ns.min(deadline_ns);
+        deadline_ns
     }
 
     /// Gives a waiting request to storage; `false` where storage is full and it waits on.
@@ -337,7 +352,7 @@ impl Service {
         match rejected {
             Rejected::QueueFull => {
                 let backlog = &mut self.queues.list[usize::from(job.queue)].backlog;
-                backlog.push_front((record, job.serial));
+                backlog.push_front(job.token);
                 false
             }
             Rejected::Invalid(why) => {
@@ -364,10 +379,9 @@ impl Service {
     }
 
     fn pump(&mut self, ring: &RingShared, at: usize) {
-        while let Some((record, serial)) = self.queues.list[at].backlog.pop_front() {
-            let job = &self.jobs[record as usize];
-            let current = job.serial == serial && job.state == JobState::Waiting;
-            if current && !self.submit(ring, record) {
+        while let Some(token) = self.queues.list[at].backlog.pop_front() {
+            let record = record_of(token);
+            if self.jobs[record as usize].waits(token) && !self.submit(ring, record) {
                 break;
             }
         }
@@ -386,7 +400,7 @@ impl Service {
     /// Claims the right to end a request. Not won where the supervisor has answered already.
     #[inline]
     fn claim(&self, ring: &RingShared, ending: &Ending) -> bool {
-        ring.slots.claim(ending.record, ending.turn, self.epoch)
+        ring.slots.claim(ending.record, ending.turn, self.tenure)
     }
 
     /// Ends a request that delivers no payload.
@@ -440,16 +454,14 @@ impl Service {
         }
         hooks.at(Moment::BeforeWords);
         let records = ring.records();
-        if !self.done.is_sorted_by_key(|done| done.record) {
-            self.done.sort_unstable_by_key(|done| done.record);
-        }
+        let all = self.done.sorted();
         // Payload before words: pairs with the acquire of whoever sees its word.
         fence_payload();
-        for done in &self.done {
+        for done in all {
             records.at(done.record as usize).store(done.word.word, Ordering::Relaxed);
         }
         hooks.at(Moment::AmidWords);
-        if publish && !self.is_over(ring) {
+        if publish && ring.epoch.load(Ordering::Acquire) == self.epoch {
             ring.window.u64_at(FETCHED_AT).store(self.head, Ordering::Relaxed);
             self.published = self.head;
             self.counts.fetched_published += 1;
@@ -458,10 +470,9 @@ impl Service {
         fence_payload();
         hooks.at(Moment::AfterWords);
         let epoch = ring.epoch.load(Ordering::Acquire);
-        for done in self.done.iter().filter(|done| done.claimed) {
-            ring.slots.release(done.record, done.word.turn(), epoch);
-        }
-        let completed = u32::try_from(self.done.len()).expect("at most a step's worth");
+        let claimed = all.iter().filter(|done| done.claimed);
+        ring.slots.release(claimed.map(|done| (done.record, done.word.turn())), epoch);
+        let completed = u32::try_from(all.len()).expect("at most a step's worth");
         self.counts.completions += u64::from(completed);
         self.done.clear();
         completed
@@ -533,7 +544,7 @@ fn hand_over(
     record: u32,
 ) -> Result<(), Rejected> {
     let request = storage::Request {
-        token: job.token(record),
+        token: job.token,
         op: job.op,
         offset: job.entry.source_offset(),
         bytes: job.entry.length(),
@@ -546,20 +557,15 @@ fn hand_over(
     Ok(())
 }
 
-/// Copies the entry of a ticket where both of its halves are there.
+/// Copies an entry where both of its halves are there: they end in the tag, its highest bits.
 #[inline]
-fn copy_entry(ring: &RingShared, ticket: u64) -> Option<RequestEntry> {
-    let at = ring.entry_at(ticket);
-    let tag = ring.tag(ticket);
-    let [w0, w1, w2, w3] = ring.entries.words_at(at);
+fn copy_entry([w0, w1, w2, w3]: [SharedU64<'_>; 4], tag: u64) -> Option<RequestEntry> {
     // Each half is stored as one unit that ends in its tag: the acquire load of the tagged word
     // makes the load of the other word see the same store.
     let w1 = w1.load(Ordering::Acquire);
-    if (w1 >> 48) != u64::from(tag) {
-        return None;
-    }
     let w3 = w3.load(Ordering::Acquire);
-    if (w3 >> 48) != u64::from(tag) {
+    let (first, second) = (w1 ^ tag, w3 ^ tag);
+    if (first | second) >> 48 != 0 {
         return None;
     }
     Some(RequestEntry { w: [w0.load(Ordering::Relaxed), w1, w2.load(Ordering::Relaxed), w3] })

@@ -52,6 +52,23 @@ impl Slot {
     }
 }
 
+/// The epoch in which a side core serves, as the words of the table carry it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tenure(u64);
+
+impl Tenure {
+    pub const fn of(epoch: u32) -> Self {
+        Self((epoch as u64) << 32)
+    }
+
+    /// The word of a record in flight.
+    #[inline]
+    const fn in_flight(self, turn: u16) -> u64 {
+        self.0 | IN_FLIGHT | turn as u64
+    }
+}
+
+const IN_FLIGHT: u64 = 1 << 16;
 /// The bits in which a claimed record differs from one in flight.
 const IN_FLIGHT_TO_CLAIMED: u64 = (1 ^ 2) << 16;
 
@@ -96,26 +113,18 @@ impl Slots {
             .is_ok()
     }
 
-    /// Takes a record into flight for a request that was fetched in `epoch`.
+    /// Takes a record into flight for a request that was fetched in `tenure`.
     #[inline]
-    pub fn begin(&self, record: u32, turn: u16, epoch: u32) -> Begun {
-        let word = self.words[record as usize].load(Ordering::Acquire);
-        let found = Slot::unpack(word);
-        // All above the turn in one comparison, since `Free` is zero.
-        if word >> 16 != u64::from(epoch) << 16 {
-            let poisoned = found.state == SlotState::Poisoned;
-            return if poisoned { Begun::Poisoned } else { Begun::Busy };
-        }
-        if !is_later(turn, found.turn) {
+    pub fn begin(&self, record: u32, turn: u16, tenure: Tenure) -> Begun {
+        let slot = &self.words[record as usize];
+        let word = slot.load(Ordering::Acquire);
+        // All above the turn in one comparison, since `Free` is zero: what is left is the turn.
+        let Ok(found) = u16::try_from(word ^ tenure.0) else { return begun_by_others(word) };
+        if !is_later(turn, found) {
             return Begun::Replayed;
         }
-        let to = Slot { turn, state: SlotState::InFlight, epoch }.pack();
-        match self.words[record as usize].compare_exchange(
-            word,
-            to,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
+        let to = tenure.in_flight(turn);
+        match slot.compare_exchange(word, to, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Begun::Started,
             Err(_) => Begun::Busy,
         }
@@ -123,8 +132,8 @@ impl Slots {
 
     /// Wins or loses the right to end the request in `turn`.
     #[inline]
-    pub fn claim(&self, record: u32, turn: u16, epoch: u32) -> bool {
-        let from = Slot { turn, state: SlotState::InFlight, epoch }.pack();
+    pub fn claim(&self, record: u32, turn: u16, tenure: Tenure) -> bool {
+        let from = tenure.in_flight(turn);
         let to = from ^ IN_FLIGHT_TO_CLAIMED;
         self.words[record as usize]
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
@@ -142,12 +151,23 @@ impl Slots {
         }
     }
 
-    /// Gives a claimed record back.
+    /// Gives claimed records back: each of these, in its turn.
     #[inline]
-    pub fn release(&self, record: u32, turn: u16, epoch: u32) {
-        let free = Slot { turn, state: SlotState::Free, epoch };
-        self.words[record as usize].store(free.pack(), Ordering::Release);
+    pub fn release(&self, claimed: impl Iterator<Item = (u32, u16)>, epoch: u32) {
+        let words = &*self.words;
+        let Tenure(free) = Tenure::of(epoch);
+        for (record, turn) in claimed {
+            words[record as usize].store(free | u64::from(turn), Ordering::Release);
+        }
     }
+}
+
+/// What keeps a record from being begun that is not free in the present epoch.
+#[cold]
+#[inline(never)]
+fn begun_by_others(word: u64) -> Begun {
+    let poisoned = Slot::unpack(word).state == SlotState::Poisoned;
+    if poisoned { Begun::Poisoned } else { Begun::Busy }
 }
 
 /// Whether turn `a` comes after turn `b`: by signed difference, so that it holds across the wrap.
@@ -163,16 +183,17 @@ mod tests {
     #[test]
     fn one_claim_wins_and_an_old_epoch_never_does() {
         let slots = Slots::new(2, 0xffff, 7);
-        assert_eq!(slots.begin(0, 0, 7), Begun::Started, "turn 0 follows turn 0xffff");
-        assert_eq!(slots.begin(0, 1, 7), Begun::Busy);
-        assert!(!slots.claim(0, 0, 6), "an old epoch");
-        assert!(!slots.claim(0, 1, 7), "another turn");
-        assert!(slots.claim(0, 0, 7));
-        assert!(!slots.claim(0, 0, 7), "a second claim");
-        slots.release(0, 0, 7);
-        assert_eq!(slots.begin(0, 0, 7), Begun::Replayed);
-        assert_eq!(slots.begin(0, 1, 6), Begun::Busy, "an old epoch");
-        assert_eq!(slots.begin(0, 1, 7), Begun::Started);
+        let (now, old) = (Tenure::of(7), Tenure::of(6));
+        assert_eq!(slots.begin(0, 0, now), Begun::Started, "turn 0 follows turn 0xffff");
+        assert_eq!(slots.begin(0, 1, now), Begun::Busy);
+        assert!(!slots.claim(0, 0, old), "an old epoch");
+        assert!(!slots.claim(0, 1, now), "another turn");
+        assert!(slots.claim(0, 0, now));
+        assert!(!slots.claim(0, 0, now), "a second claim");
+        slots.release([(0, 0)].into_iter(), 7);
+        assert_eq!(slots.begin(0, 0, now), Begun::Replayed);
+        assert_eq!(slots.begin(0, 1, old), Begun::Busy, "an old epoch");
+        assert_eq!(slots.begin(0, 1, now), Begun::Started);
     }
 
     #[test]

@@ -124,8 +124,19 @@ struct MemoryQueue {
 }
 
 impl MemoryQueue {
-    /// Moves the bytes of an admitted request.
+    /// Takes a request with bytes, for which there is room.
     #[inline(never)]
+    fn transfer(&mut self, request: &Lent<'_>) -> Result<(), Rejected> {
+        let bytes = admit(&self.geometry, request).map_err(Rejected::Invalid)?;
+        if bytes > 0 {
+            self.execute(request, bytes);
+        }
+        self.ended[self.ended_count] = Completion { token: request.token, bytes, ..NOTHING };
+        self.ended_count += 1;
+        Ok(())
+    }
+
+    /// Moves the bytes of an admitted request.
     fn execute(&mut self, request: &Lent<'_>, bytes: u32) {
         let len = bytes as usize;
         let at = usize::try_from(request.offset).expect("admitted");
@@ -147,17 +158,13 @@ impl MemoryQueue {
 impl StorageQueue for MemoryQueue {
     #[inline]
     fn try_submit(&mut self, request: Lent<'_>) -> Result<(), Rejected> {
-        if self.ended_count >= self.ended.len() {
+        let Some(end) = self.ended.get_mut(self.ended_count) else {
             return Err(Rejected::QueueFull);
-        }
-        let bytes = match admit(&self.geometry, &request) {
-            Ok(bytes) => bytes,
-            Err(status) => return Err(Rejected::Invalid(status)),
         };
-        if bytes > 0 {
-            self.execute(&request, bytes);
+        if request.op != Op::Flush {
+            return self.transfer(&request);
         }
-        self.ended[self.ended_count] = Completion { token: request.token, bytes, ..NOTHING };
+        *end = Completion { token: request.token, ..NOTHING };
         self.ended_count += 1;
         Ok(())
     }

@@ -4,7 +4,7 @@ use abi::ring::{Id, OP_FLUSH, OP_READ, OP_WRITE, RequestEntry};
 use abi::status;
 use storage::Op;
 
-use crate::queues::{Lead, Leads, Queues};
+use crate::queues::{Lead, Queues};
 use crate::registry::{BufferEntry, Rights, Tables, Unnamed};
 use crate::ring::{ReadRoute, RingShared};
 
@@ -85,21 +85,17 @@ fn find_source<'a>(
     queues: &'a Queues,
     r: &RequestEntry,
 ) -> Result<&'a Lead, Refusal> {
-    match queues.leads(r.source()) {
-        Leads::To(lead) if lead.id == r.source() => Ok(lead),
-        other => Err(no_source(tables, other, r.source())),
-    }
+    queues.lead(r.source()).ok_or_else(|| no_source(tables, queues, r.source()))
 }
 
 /// Why a source cannot be had.
 #[cold]
-fn no_source(tables: &Tables, found: &Leads, source: Id) -> Refusal {
-    match (tables.source(source), found) {
+#[inline(never)]
+fn no_source(tables: &Tables, queues: &Queues, source: Id) -> Refusal {
+    match (tables.source(source), queues.failure(source)) {
         (Err(why), _) => named(why, status::BAD_SOURCE),
-        (Ok(_), Leads::Failed(errno)) => {
-            Refusal { status: status::OS, detail: errno.unsigned_abs() }
-        }
-        (Ok(_), _) => status::BAD_SOURCE.into(),
+        (Ok(_), Some(errno)) => Refusal { status: status::OS, detail: errno.unsigned_abs() },
+        (Ok(_), None) => status::BAD_SOURCE.into(),
     }
 }
 

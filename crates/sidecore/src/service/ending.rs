@@ -17,7 +17,7 @@ use gpu::{Copy, DeviceMemory};
 use storage::{Completion, Op};
 
 use super::{Ending, Service};
-use crate::job::{Cause, Job, JobState};
+use crate::job::{Cause, Job, JobState, record_of};
 use crate::registry::Tables;
 use crate::ring::{ReadRoute, RingShared};
 
@@ -61,20 +61,25 @@ impl Service {
     ) {
         let (mut ended, mut asked) = (0, 0);
         for c in completions {
-            let Some(record) = self.started(c.token) else {
-                self.counts.stray_completions += 1;
-                continue;
-            };
-            if self.jobs[record as usize].cause != Cause::None {
-                if ended == asked {
-                    self.suspect(at, record);
-                }
-                asked += 1;
-                self.conclude(ring, tables, record, c);
-            } else if failed(c) {
-                self.conclude_badly(ring, record, c, Cause::None);
-            } else {
+            let (record, state) = (record_of(c.token), self.state_of(c.token));
+            if state == JobState::Started && !failed(c) {
                 self.deliver(ring, tables, record, c.bytes);
+                ended += 1;
+                continue;
+            }
+            match state {
+                JobState::Started => self.conclude_badly(ring, record, c, Cause::None),
+                JobState::Hastened => {
+                    if ended == asked {
+                        self.suspect(at, record);
+                    }
+                    asked += 1;
+                    self.conclude(ring, tables, record, c);
+                }
+                JobState::Idle | JobState::Waiting => {
+                    self.counts.stray_completions += 1;
+                    continue;
+                }
             }
             ended += 1;
         }
@@ -94,12 +99,13 @@ impl Service {
         queue.silent |= job.cause == Cause::Limit && queue.heard_ns < job.begun_ns;
     }
 
-    /// The record whose present request storage means; late and doubled completions mean none.
+    /// The state of the request that storage means; late and doubled completions mean none.
     #[inline]
-    fn started(&self, token: u64) -> Option<u32> {
-        let record = (token & 0xffff_ffff) as u32;
-        let job = self.jobs.get(record as usize)?;
-        (job.state == JobState::Started && job.token(record) == token).then_some(record)
+    fn state_of(&self, token: u64) -> JobState {
+        match self.jobs.get(record_of(token) as usize) {
+            Some(job) if job.token == token => job.state,
+            _ => JobState::Idle,
+        }
     }
 
     /// Ends a request as storage says, or as it was asked to end.
@@ -151,6 +157,18 @@ impl Service {
         } else {
             self.deliver_transfer(ring, tables, ending, moved);
         }
+    }
+
+    /// Ends a read that is served out of lent memory, without storage.
+    #[inline(never)]
+    pub(super) fn deliver_lent(
+        &mut self,
+        ring: &RingShared,
+        tables: &Tables,
+        record: u32,
+        length: u32,
+    ) {
+        self.deliver(ring, tables, record, length);
     }
 
     /// Answers a transfer that was claimed, after its payload.
@@ -221,15 +239,13 @@ impl Service {
     fn hasten(&mut self, record: u32, cause: Cause, now_ns: u64) {
         let job = &mut self.jobs[record as usize];
         job.cause = cause;
-        job.deadline_ns = match job.state {
-            JobState::Started => now_ns.saturating_add(self.grace_ns),
-            _ => now_ns,
-        };
-        self.next_deadline_ns = self.next_deadline_ns.min(job.deadline_ns);
+        job.deadline_ns = now_ns;
         if job.state == JobState::Started {
-            let token = job.token(record);
-            self.queues.list[usize::from(job.queue)].queue.cancel(token);
+            job.state = JobState::Hastened;
+            job.deadline_ns = now_ns.saturating_add(self.grace_ns);
+            self.queues.list[usize::from(job.queue)].queue.cancel(job.token);
         }
+        self.next_deadline_ns = self.next_deadline_ns.min(job.deadline_ns);
     }
 
     /// Acts on every deadline that has passed.
@@ -275,16 +291,18 @@ impl Service {
         queue.heard_ns = self.now_ns;
         queue.silent = false;
         for c in completions.drain(..) {
-            match self.started(c.token) {
-                Some(record) => self.settle(ring, tables, record, Some(&c), all),
-                None => self.counts.stray_completions += 1,
+            match self.state_of(c.token) {
+                JobState::Hastened | JobState::Started => {
+                    self.settle(ring, tables, record_of(c.token), Some(&c), all);
+                }
+                JobState::Idle | JobState::Waiting => self.counts.stray_completions += 1,
             }
         }
         self.completions = completions;
         // What storage has forgotten is over as well: nothing touches memory after a quiesce.
         for index in 0..self.jobs.len() {
             let job = &self.jobs[index];
-            if job.state == JobState::Started && usize::from(job.queue) == at {
+            if job.is_at_storage() && usize::from(job.queue) == at {
                 let record = u32::try_from(index).expect("records are numbered with 24 bits");
                 self.settle(ring, tables, record, None, all);
             }
@@ -314,8 +332,7 @@ impl Service {
             Cause::None => {
                 // Its own limit goes on, which bounds how often this can happen to it.
                 job.state = JobState::Waiting;
-                let serial = job.serial;
-                self.queues.list[usize::from(job.queue)].backlog.push_back((record, serial));
+                self.queues.list[usize::from(job.queue)].backlog.push_back(job.token);
             }
         }
     }
@@ -326,11 +343,16 @@ impl Service {
             if self.queues.list[at].in_flight > 0 {
                 self.quiesce_queue(ring, tables, at, true);
             }
-            while let Some((record, serial)) = self.queues.list[at].backlog.pop_front() {
-                let job = &self.jobs[record as usize];
-                if job.serial == serial && job.state == JobState::Waiting {
-                    self.end_early(ring, record, status::CANCELLED);
-                }
+            self.cancel_backlog(ring, at);
+        }
+    }
+
+    /// Ends what waits for room in a storage queue, by the host's wish.
+    fn cancel_backlog(&mut self, ring: &RingShared, at: usize) {
+        while let Some(token) = self.queues.list[at].backlog.pop_front() {
+            let record = record_of(token);
+            if self.jobs[record as usize].waits(token) {
+                self.end_early(ring, record, status::CANCELLED);
             }
         }
     }
@@ -339,12 +361,7 @@ impl Service {
     pub(super) fn follow_tables(&mut self, ring: &RingShared, tables: &Tables) {
         for at in self.queues.orphans(tables) {
             self.quiesce_queue(ring, tables, at, true);
-            while let Some((record, serial)) = self.queues.list[at].backlog.pop_front() {
-                let job = &self.jobs[record as usize];
-                if job.serial == serial && job.state == JobState::Waiting {
-                    self.end_early(ring, record, status::CANCELLED);
-                }
-            }
+            self.cancel_backlog(ring, at);
         }
         let jobs = &mut self.jobs;
         self.queues.follow(ring, tables, |from, to| {
