@@ -108,7 +108,7 @@ pub struct BenchArgs {
     /// Zero.
     pub reserved: u32,
 }
-const _: () = assert!(size_of::<BenchArgs>() == 112);
+const _: () = assert!(size_of::<BenchArgs>() == 120);
 
 /// What the lanes of one launch over queue pairs count together, where it happens.
 ///

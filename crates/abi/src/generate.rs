@@ -79,7 +79,7 @@ structures! {
         staging_stride, record_count, read_route, write_route, limit_ms, reserved,
     }
     ring::BufferView("A registered buffer.") { address, bytes, id, reserved }
-    ring::SourceView("An open source.") { bytes, id, block_bytes }
+    ring::SourceView("An open source.") { bytes, address, id, block_bytes }
     queue::QueueState("What of a queue pair changes all the time, each hot word on its own line.") {
         in_ticket, pad0, tail, sq_doorbells, pad1, tail_lock, pad2, sq_head, pad3, cq_head,
         cq_doorbells, adopted, returned, reported, pad4, head_lock, pad5, state, pad6, inside, pad7,

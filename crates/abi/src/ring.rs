@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of everything in this module; checked when a ring is attached.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 /// First word of a [`RingView`]: "SCRG" in little-endian ASCII.
 pub const RING_MAGIC: u32 = 0x4752_4353;
 
@@ -43,6 +43,10 @@ pub const BUFFER_OFFSET_MAX: u64 = (1 << 40) - 1;
 pub const RECORDS_MAX: u32 = 1 << 24;
 /// The limit field's unit is one millisecond; 0 means the ring's own default.
 pub const LIMIT_MS_MAX: u16 = u16::MAX;
+
+/// Bit of a successful completion's detail, beside the bytes moved: the payload of this pulled read is
+/// not in staging, it stayed where the source has it, from [`SourceView::address`] on.
+pub const DETAIL_LENT: u32 = 1 << 31;
 
 /// Id of a source or buffer: 12-bit index, 12-bit generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
@@ -217,7 +221,7 @@ impl CompletionRecord {
     pub const fn status(self) -> u16 {
         (self.word >> 16 & 0xffff) as u16
     }
-    /// Bytes moved, or an errno.
+    /// Bytes moved (for a pulled read perhaps with [`DETAIL_LENT`]), or an errno.
     pub const fn detail(self) -> u32 {
         (self.word >> 32) as u32
     }
@@ -300,9 +304,11 @@ const _: () = assert!(size_of::<BufferView>() == 24);
 pub struct SourceView {
     /// Length in bytes.
     pub bytes: u64,
+    /// Device address of the first byte where lanes may load the source itself, else 0.
+    pub address: u64,
     /// [`Id`] bits.
     pub id: u32,
     /// Offsets and lengths must be multiples of this many bytes (1 for files).
     pub block_bytes: u32,
 }
-const _: () = assert!(size_of::<SourceView>() == 16);
+const _: () = assert!(size_of::<SourceView>() == 24);

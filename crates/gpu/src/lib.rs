@@ -170,6 +170,19 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// [`GpuError::Exhausted`].
     fn allocate_host(&self, bytes: u64) -> Result<Region, GpuError>;
+    /// Device address at which lanes reach host memory, where they do.
+    fn host_address(&self, memory: &Region) -> Option<u64> {
+        let _ = memory;
+        None
+    }
+    /// Lets lanes reach host memory until the keeper is dropped. Pins it, which takes its time.
+    ///
+    /// # Errors
+    /// [`GpuError::Unavailable`] where this memory, or this GPU, cannot.
+    fn register_host(&self, memory: &Region) -> Result<Keeper, GpuError> {
+        let _ = memory;
+        Err(GpuError::Unavailable("registering host memory: this GPU cannot".to_owned()))
+    }
     /// Copies host memory to device memory with the copy engine; returns when it has arrived.
     ///
     /// # Errors

@@ -323,7 +323,7 @@ impl Region {
         }
         if self.kind == MemoryKind::Window {
             // SAFETY: in bounds by `pointer`; a Rust slice does not overlap foreign memory.
-            unsafe { streaming::copy(target, source.as_ptr(), source.len()) };
+            unsafe { streaming::copy(target, source.as_ptr(), source.len(), None) };
             return;
         }
         // SAFETY: as in `read_bytes`, in the other direction.
@@ -336,6 +336,22 @@ impl Region {
     /// # Panics
     /// Where a range is outside.
     pub fn copy_from(&self, offset: usize, source: &Region, source_offset: usize, bytes: usize) {
+        self.copy_from_ahead(offset, source, source_offset, bytes, None);
+    }
+
+    /// As [`Region::copy_from`]; copying into a window asks the caches meanwhile for as many bytes at
+    /// `ahead`, which are to be copied next.
+    ///
+    /// # Panics
+    /// As [`Region::copy_from`].
+    pub fn copy_from_ahead(
+        &self,
+        offset: usize,
+        source: &Region,
+        source_offset: usize,
+        bytes: usize,
+        ahead: Option<(&Region, usize)>,
+    ) {
         let from = source.pointer(source_offset, bytes);
         let to = self.pointer(offset, bytes);
         #[cfg(feature = "model")]
@@ -347,11 +363,17 @@ impl Region {
         }
         if self.kind == MemoryKind::Window && from.addr().abs_diff(to.addr()) >= bytes {
             // SAFETY: both ranges are in bounds by `pointer`, and at least their length apart.
-            unsafe { streaming::copy(to, from, bytes) };
+            unsafe { streaming::copy(to, from, bytes, ahead.map(|(r, at)| r.hint(at))) };
             return;
         }
         // SAFETY: both ranges are in bounds by `pointer`; `copy` allows overlap.
         unsafe { std::ptr::copy(from, to, bytes) };
+    }
+
+    /// An address to ask the caches for, which may be none of the region's.
+    #[inline]
+    fn hint(&self, offset: usize) -> *const u8 {
+        self.base.as_ptr().wrapping_add(offset)
     }
 
     /// Sets bytes.

@@ -2,19 +2,24 @@
 //!
 //! Through a window ordinary stores work, but leave the core in parts as its few combining buffers are
 //! reused; non-temporal stores of whole lines go out as one transaction each. They are weakly ordered:
-//! `fence_payload` comes between them and whatever tells of them.
+//! `fence_payload` comes between them and whatever tells of them. An instruction with a lock in
+//! between waits for all of them as well: whoever stores much does all of it at a stretch.
+//!
+//! What is copied next can be asked for meanwhile: blocks that lie anywhere in a large memory are in no
+//! cache, and the few misses that a core keeps under way are taken by its stores.
 // UNSAFETY: vector instructions, by raw pointers.
 #![expect(unsafe_code, reason = "non-temporal stores exist only as intrinsics")]
 
 /// A line of the processor and of its combining buffers.
 const LINE_BYTES: usize = 64;
 
-/// Copies `bytes` bytes; the ranges do not overlap.
+/// Copies `bytes` bytes; the ranges do not overlap. Asks the caches for as many bytes at `ahead`,
+/// which may be any address.
 ///
 /// # Safety
 /// * `from..from + bytes` can be read and `to..to + bytes` written.
 /// * The two do not overlap.
-pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize, ahead: Option<*const u8>) {
     let head = to.addr().wrapping_neg() % LINE_BYTES;
     if bytes < head + LINE_BYTES {
         // SAFETY: the caller's ranges.
@@ -27,7 +32,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, head) };
     let (to, from) = (to.wrapping_add(head), from.wrapping_add(head));
     // SAFETY: `to` is a multiple of a line now, and `body` whole lines are inside both ranges.
-    unsafe { copy_lines(to, from, body) };
+    unsafe { copy_lines(to, from, body, ahead.unwrap_or(from)) };
     let (to, from) = (to.wrapping_add(body), from.wrapping_add(body));
     // SAFETY: what is left of the caller's ranges.
     unsafe { std::ptr::copy_nonoverlapping(from, to, tail) };
@@ -35,22 +40,22 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
 
 /// Copies whole lines to an address that is a multiple of a line.
 #[cfg(target_arch = "x86_64")]
-unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize) {
+unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize, ahead: *const u8) {
     if std::arch::is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has the instructions; the ranges are the caller's.
-        unsafe { x86::copy_512(to, from, bytes) };
+        unsafe { x86::copy_512(to, from, bytes, ahead) };
     } else if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: as above.
-        unsafe { x86::copy_256(to, from, bytes) };
+        unsafe { x86::copy_256(to, from, bytes, ahead) };
     } else {
         // SAFETY: as above; SSE2 is part of x86-64.
-        unsafe { x86::copy_128(to, from, bytes) };
+        unsafe { x86::copy_128(to, from, bytes, ahead) };
     }
 }
 
 /// Copies whole lines where there are no such stores.
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize) {
+unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize, _ahead: *const u8) {
     // SAFETY: the caller's ranges.
     unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
 }
@@ -58,7 +63,7 @@ unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize) {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use core::arch::x86_64::{
-        __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256,
+        __m128i, __m256i, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_stream_si128, _mm256_loadu_si256,
         _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
     };
 
@@ -66,17 +71,21 @@ mod x86 {
         ($name:ident, $vector:ty, $feature:literal, $load:ident, $store:ident) => {
             /// Copies whole lines by vectors.
             #[target_feature(enable = $feature)]
-            pub unsafe fn $name(to: *mut u8, from: *const u8, bytes: usize) {
-                const BYTES: usize = size_of::<$vector>();
+            pub unsafe fn $name(to: *mut u8, from: *const u8, bytes: usize, ahead: *const u8) {
+                const VECTORS: usize = super::LINE_BYTES / size_of::<$vector>();
                 let mut at = 0;
                 while at < bytes {
-                    // `at` is below `bytes`, and a vector divides a line.
+                    // `at` is a multiple of a line below `bytes`, which is one, too.
                     let (to, from) = (to.wrapping_add(at), from.wrapping_add(at));
-                    // SAFETY: inside the caller's range; any alignment.
-                    let vector = unsafe { $load(from.cast::<$vector>()) };
-                    // SAFETY: inside the caller's range, and aligned as its first line is.
-                    unsafe { $store(to.cast::<$vector>(), vector) };
-                    at += BYTES;
+                    let (to, from) = (to.cast::<$vector>(), from.cast::<$vector>());
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(at).cast());
+                    for vector in 0..VECTORS {
+                        // SAFETY: inside the caller's range; any alignment.
+                        let bits = unsafe { $load(from.wrapping_add(vector)) };
+                        // SAFETY: inside the caller's range, and aligned as its first line is.
+                        unsafe { $store(to.wrapping_add(vector), bits) };
+                    }
+                    at += super::LINE_BYTES;
                 }
             }
         };
@@ -103,11 +112,11 @@ mod x86 {
                     (memory.as_mut_ptr().wrapping_add(at), source.as_ptr().wrapping_add(3));
                 match kind {
                     // SAFETY: 768 bytes from a line on are inside both, and the processor has it.
-                    0 => unsafe { copy_512(to, from, 768) },
+                    0 => unsafe { copy_512(to, from, 768, source.as_ptr()) },
                     // SAFETY: as above.
-                    1 => unsafe { copy_256(to, from, 768) },
+                    1 => unsafe { copy_256(to, from, 768, source.as_ptr()) },
                     // SAFETY: as above.
-                    _ => unsafe { copy_128(to, from, 768) },
+                    _ => unsafe { copy_128(to, from, 768, source.as_ptr()) },
                 }
                 crate::fence_payload();
                 assert_eq!(memory[at..at + 768], source[3..771]);
@@ -130,7 +139,7 @@ mod tests {
                 let mut memory = vec![0xee_u8; 600];
                 let to = memory.as_mut_ptr().wrapping_add(start);
                 // SAFETY: `start + bytes` and `5 + bytes` are below 600, the length of both.
-                unsafe { copy(to, source.as_ptr().wrapping_add(5), bytes) };
+                unsafe { copy(to, source.as_ptr().wrapping_add(5), bytes, None) };
                 crate::fence_payload();
                 assert_eq!(memory[start..start + bytes], source[5..5 + bytes]);
                 let rest = memory[..start].iter().chain(&memory[start + bytes..]);

@@ -134,6 +134,9 @@ impl Engine {
 
     /// Makes a storage usable in requests.
     ///
+    /// Where it lends memory that the GPU reaches, lanes of a ring with route `pull` load that memory
+    /// itself: it must then stay for as long as a kernel runs that was given the source.
+    ///
     /// # Errors
     /// `Unsupported` where it is too long or read-only, `Exhausted` beyond 4,096 sources.
     pub fn register_source(
@@ -141,7 +144,9 @@ impl Engine {
         storage: Arc<dyn Storage>,
         rights: Rights,
     ) -> Result<Source, EngineError> {
-        let source = self.inner.registry.register_source(storage, rights)?;
+        let lent = storage.lent();
+        let address = lent.and_then(|memory| self.inner.gpu.host_address(&memory)).unwrap_or(0);
+        let source = self.inner.registry.register_source(storage, rights, address)?;
         self.wake_all();
         Ok(source)
     }

@@ -14,7 +14,7 @@ use crate::ring::{ReadRoute, RingShared};
 pub(crate) struct SourceQueue {
     pub id: Id,
     pub queue: Box<dyn StorageQueue>,
-    /// Memory that reads through the window are served out of, without asking the queue.
+    /// Memory that reads are served out of, without asking the queue.
     pub lent: Option<Region>,
     /// Reads so served.
     pub lent_reads: u64,
@@ -154,7 +154,11 @@ impl Queues {
     /// Opens a source's queue: its position, or the errno (or 0) that kept it from being opened.
     fn open(&mut self, ring: &RingShared, source: &SourceEntry) -> Result<u16, i32> {
         let depth = ring.config.storage_depth.min(ring.config.records);
-        let by_window = ring.config.read_route == ReadRoute::Window;
+        let lends = match ring.config.read_route {
+            ReadRoute::Window => true,
+            ReadRoute::Pull => source.reached,
+            ReadRoute::Bounce => false,
+        };
         let options = QueueOptions { depth, registered: vec![ring.staging.clone()] };
         match source.storage.open_queue(&options) {
             Ok(queue) => {
@@ -162,7 +166,7 @@ impl Queues {
                 self.list.push(SourceQueue {
                     id: source.id,
                     queue,
-                    lent: by_window.then(|| source.storage.lent()).flatten(),
+                    lent: lends.then(|| source.storage.lent()).flatten(),
                     lent_reads: 0,
                     in_flight: 0,
                     heard_ns: 0,

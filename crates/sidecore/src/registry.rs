@@ -38,6 +38,7 @@ impl Rights {
 pub struct Source {
     pub(crate) id: Id,
     geometry: Geometry,
+    address: u64,
 }
 
 impl Source {
@@ -45,6 +46,7 @@ impl Source {
     pub fn view(&self) -> SourceView {
         SourceView {
             bytes: self.geometry.bytes,
+            address: self.address,
             id: self.id.bits(),
             block_bytes: self.geometry.block_bytes,
         }
@@ -92,6 +94,8 @@ pub(crate) struct SourceEntry {
     pub rights: Rights,
     pub geometry: Geometry,
     pub storage: Arc<dyn Storage>,
+    /// Whether lanes can load what it lends.
+    pub reached: bool,
 }
 
 /// A buffer as side cores see it.
@@ -226,6 +230,7 @@ impl Registry {
         &self,
         storage: Arc<dyn Storage>,
         rights: Rights,
+        address: u64,
     ) -> Result<Source, EngineError> {
         let geometry = storage.geometry();
         if geometry.bytes > SOURCE_OFFSET_MAX {
@@ -245,9 +250,10 @@ impl Registry {
                 rights,
                 geometry,
                 storage,
+                reached: address != 0,
             })
         })?;
-        Ok(Source { id, geometry })
+        Ok(Source { id, geometry, address })
     }
 
     pub fn register_buffer(

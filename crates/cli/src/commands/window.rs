@@ -2,7 +2,9 @@
 //!
 //! | what | how |
 //! | --- | --- |
-//! | `window-random`, `window-sequential` | CPU threads store 4 KiB blocks through the window |
+//! | `window-random`, `window-sequential` | CPU threads store 4 KiB blocks through the window, fencing each |
+//! | `window-blocks` | the same at random, fencing as seldom as a side core: what one thread can do |
+//! | `window-ahead` | the same, asking the caches for the next block meanwhile, as a side core does |
 //! | `zero-copy-load` | the GPU's threads load from pinned host memory |
 //! | `zero-copy-store` | the GPU's threads store to pinned host memory |
 //! | `copy-to-device`, `copy-to-host` | the copy engine |
@@ -27,6 +29,27 @@ const BLOCK: usize = 4096;
 const THREADS: [u32; 5] = [1, 2, 4, 8, 12];
 /// Blocks of 1,024 threads.
 const BLOCKS: [u32; 6] = [1, 4, 8, 16, 32, 64];
+
+/// Blocks between two fences of a side core that has much to do.
+const FENCE_EVERY: u64 = 128;
+
+/// A way to store blocks through the window.
+#[derive(Clone, Copy)]
+struct Way {
+    what: &'static str,
+    random: bool,
+    /// Blocks between two fences.
+    fence_every: u64,
+    /// Whether the caches are asked for the next block.
+    ahead: bool,
+}
+
+const WAYS: [Way; 4] = [
+    Way { what: "window-random", random: true, fence_every: 1, ahead: false },
+    Way { what: "window-sequential", random: false, fence_every: 1, ahead: false },
+    Way { what: "window-blocks", random: true, fence_every: FENCE_EVERY, ahead: false },
+    Way { what: "window-ahead", random: true, fence_every: FENCE_EVERY, ahead: true },
+];
 
 /// One ceiling.
 #[derive(Debug, Serialize)]
@@ -53,11 +76,14 @@ pub fn run(args: &WindowArgs) -> Result<ExitCode> {
     host.fill(0, bytes, 0xa5);
     let bench = Bench { gpu: &*gpu, device: &device, host: &host, bytes, limit: args.duration };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let source = Region::map_private(bytes)?;
+    source.fill(0, bytes, 0x5a);
     for n in THREADS.into_iter().filter(|n| *n as usize <= cpus) {
-        for random in [true, false] {
-            bench.window(n, random)?.show(args.json)?;
+        for way in WAYS {
+            bench.window(n, way, &source)?.show(args.json)?;
         }
     }
+    drop(source);
     for n in BLOCKS {
         bench.kernel("zero-copy-load", n, device.address, host.address())?.show(args.json)?;
         bench.kernel("zero-copy-store", n, host.address(), device.address)?.show(args.json)?;
@@ -92,24 +118,21 @@ impl Bench<'_> {
         Ceiling { gpu, what, n, bytes, seconds, bytes_per_s: bytes as f64 / seconds }
     }
 
-    fn window(&self, threads: u32, random: bool) -> Result<Ceiling> {
+    fn window(&self, threads: u32, way: Way, source: &Region) -> Result<Ceiling> {
         let window = self.device.window.as_ref().context("there is no window to measure")?;
-        let source = Region::map_private(self.bytes)?;
-        source.fill(0, self.bytes, 0x5a);
         let moved = AtomicU64::new(0);
         let start = Instant::now();
         std::thread::scope(|scope| {
             for thread in 0..threads {
-                let (source, moved) = (&source, &moved);
+                let moved = &moved;
                 scope.spawn(move || {
-                    let blocks = self.store(window, source, u64::from(thread), random, start);
+                    let blocks = self.store(window, source, u64::from(thread), way, start);
                     moved.fetch_add(blocks * BLOCK as u64, Ordering::Relaxed);
                 });
             }
         });
-        let what = if random { "window-random" } else { "window-sequential" };
         let seconds = start.elapsed().as_secs_f64();
-        Ok(self.ceiling(what, threads, moved.into_inner(), seconds))
+        Ok(self.ceiling(way.what, threads, moved.into_inner(), seconds))
     }
 
     /// Stores blocks until the time is over; how many.
@@ -118,23 +141,32 @@ impl Bench<'_> {
         window: &Region,
         source: &Region,
         thread: u64,
-        random: bool,
+        way: Way,
         start: Instant,
     ) -> u64 {
         let all = (self.bytes / BLOCK) as u64;
         let mut state = storage::pattern::mix(thread + 1);
-        let mut next = all / 16 * thread;
+        let mut at = all / 16 * thread;
+        // Where to, and where from.
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            at = (at + 1) % all;
+            let place = |block: u64| usize::try_from(block % all).unwrap_or(0) * BLOCK;
+            if way.random { (place(state >> 32), place(state >> 20)) } else { (place(at), place(at)) }
+        };
         let mut stored = 0;
+        let mut this = next();
         while start.elapsed() < self.limit {
-            for _ in 0..64 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                next = if random { (state >> 32) % all } else { (next + 1) % all };
-                let from = if random { (state >> 20) % all } else { next };
-                let place = |block: u64| usize::try_from(block).unwrap_or(0) * BLOCK;
-                window.copy_from(place(next), source, place(from), BLOCK);
-                mem::fence_payload();
+            for _ in 0..FENCE_EVERY {
+                let following = next();
+                let ahead = way.ahead.then_some((source, following.1));
+                window.copy_from_ahead(this.0, source, this.1, BLOCK, ahead);
+                this = following;
+                stored += 1;
+                if stored % way.fence_every == 0 {
+                    mem::fence_payload();
+                }
             }
-            stored += 64;
         }
         stored
     }
