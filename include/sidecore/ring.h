@@ -46,6 +46,8 @@ struct Handle {
   u8 opcode;
   /// Epoch of the ring when it was published.
   u32 epoch;
+  /// Where the source's own bytes are, for lanes that can load them; else 0.
+  u64 origin;
   /// Where a pulled payload goes, and how long it is.
   u64 target;
   u32 bytes;
@@ -73,6 +75,10 @@ class Ring {
   SC_DEVICE u32 record(u32 warp, u32 batch, u32 slot) const {
     return (warp * batch + slot) * 32 + arch::lane_index();
   }
+
+  /// Whether lanes copy the payload of reads themselves (route `pull`): then they do so best together.
+  /// Participants: thread. Order: none. Blocks: never. Effects: none.
+  SC_DEVICE bool copies_reads() const { return view_.read_route == abi::ROUTE_PULL; }
 
   /// Records that the ring has.
   /// Participants: thread. Order: none. Blocks: never. Effects: none.

@@ -210,7 +210,7 @@ pub struct ProbeArgs {
     /// Different for each launch: decides which offsets are used, and who leaves early.
     pub seed: u32,
 }
-const _: () = assert!(size_of::<ProbeArgs>() == 160);
+const _: () = assert!(size_of::<ProbeArgs>() == 168);
 
 /// What a lane of a probing kernel saw.
 #[derive(

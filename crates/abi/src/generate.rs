@@ -137,7 +137,7 @@ fn ring_constants() -> Vec<Constant> {
         u8 { OP_READ, OP_WRITE, OP_FLUSH, OP_CANCEL }
         u32 {
             ROUTE_WINDOW, ROUTE_PULL, ROUTE_PUSH, ROUTE_BOUNCE, STATE_OPEN, STATE_DRAINING,
-            STATE_CLOSED, TRANSFER_BYTES_MAX,
+            STATE_CLOSED, TRANSFER_BYTES_MAX, DETAIL_LENT,
         }
         u64 { SOURCE_OFFSET_MAX, BUFFER_OFFSET_MAX }
         u32 { RECORDS_MAX }

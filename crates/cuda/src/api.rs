@@ -103,6 +103,8 @@ functions! {
     memory_free = "cuMemFree_v2": fn(u64);
     host_allocate = "cuMemHostAlloc": fn(*mut *mut c_void, usize, c_uint);
     host_free = "cuMemFreeHost": fn(*mut c_void);
+    host_register = "cuMemHostRegister_v2": fn(*mut c_void, usize, c_uint);
+    host_unregister = "cuMemHostUnregister": fn(*mut c_void);
     pointer_attribute = "cuPointerGetAttribute": fn(*mut c_void, c_int, u64);
     copy = "cuMemcpyAsync": fn(u64, u64, usize, Opaque);
     fill = "cuMemsetD8Async": fn(u64, u8, usize, Opaque);

@@ -163,6 +163,18 @@ impl Device {
         Ok(free as u64)
     }
 
+    /// The address by which kernels reach a byte of host memory, `None` where they do not: it was
+    /// neither allocated nor registered with the driver.
+    pub fn host_address(&self, address: u64) -> Option<u64> {
+        /// Source: `CU_POINTER_ATTRIBUTE_DEVICE_POINTER`.
+        const DEVICE_POINTER: c_int = 3;
+        let _visit = self.context.visit().ok()?;
+        let mut reached = 0_u64;
+        let place = (&raw mut reached).cast();
+        call!(self.context.api, pointer_attribute(place, DEVICE_POINTER, address)).ok()?;
+        (reached != 0).then_some(reached)
+    }
+
     /// First address and length of the allocation that an address of this process lies in, `None` where
     /// CUDA does not know it (plain host memory).
     pub fn allocation_of(&self, address: u64) -> Option<(u64, u64)> {

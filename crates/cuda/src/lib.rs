@@ -44,7 +44,7 @@ pub use error::CudaError;
 pub use function::{Function, Running, Shape};
 pub use gate::{Gate, Gates};
 pub use library::Driver;
-pub use memory::{DeviceBlock, HostBlock};
+pub use memory::{DeviceBlock, HostBlock, Registration};
 pub use nvrtc::{Code, Header, Program, compile};
 pub use streams::{HostRange, Streams};
 pub use window::{Window, WindowMemory};

@@ -58,6 +58,36 @@ impl Drop for HostBlock {
     }
 }
 
+/// Host memory of somebody else that was pinned, for as long as this lives.
+#[derive(Debug)]
+pub struct Registration {
+    context: Arc<Context>,
+    memory: Region,
+}
+
+impl Registration {
+    /// Pins host memory and maps it for the device, whole pages of it.
+    ///
+    /// # Errors
+    /// `Call` where the driver refuses this memory (a mapped file of most file systems) or has had it.
+    pub fn new(device: &Device, memory: &Region) -> Result<Self, CudaError> {
+        let context = Arc::clone(&device.context);
+        let visit = context.visit()?;
+        let (base, len) = (memory.as_ptr().cast(), memory.len_bytes());
+        call!(context.api, host_register(base, len, PORTABLE_AND_MAPPED))?;
+        drop(visit);
+        Ok(Self { context, memory: memory.clone() })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Ok(_visit) = self.context.visit() {
+            let _lost = call!(self.context.api, host_unregister(self.memory.as_ptr().cast()));
+        }
+    }
+}
+
 /// Device memory that the CPU has no mapping of.
 #[derive(Debug)]
 pub struct DeviceBlock {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cuda::{
     Cache, CudaError, Device, DeviceBlock, Driver, Function, Gate, Gates, HostBlock, HostRange,
-    Running, Shape, Streams, Window,
+    Registration, Running, Shape, Streams, Window,
 };
 use mem::Region;
 
@@ -153,6 +153,19 @@ impl Gpu for CudaGpu {
             |why: String| GpuError::Exhausted { what: "pinned host memory", bytes, why };
         let len = usize::try_from(bytes).map_err(|e| exhausted(e.to_string()))?;
         HostBlock::allocate(&self.device, len).map_err(|e| exhausted(e.to_string()))
+    }
+
+    fn host_address(&self, memory: &Region) -> Option<u64> {
+        // Its ends; what lies between belongs to the same registration or allocation.
+        let first = self.device.host_address(memory.address())?;
+        let span = (memory.len_bytes() as u64).checked_sub(1)?;
+        let last = self.device.host_address(memory.address() + span)?;
+        (last.checked_sub(first) == Some(span)).then_some(first)
+    }
+
+    fn register_host(&self, memory: &Region) -> Result<Keeper, GpuError> {
+        let registration = Registration::new(&self.device, memory).map_err(unavailable)?;
+        Ok(Keeper::new(registration))
     }
 
     fn copy_to_device(&self, copy: Copy<'_>) -> Result<(), GpuError> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use mem::{MemoryKind, Region, WeakRegion};
 
 use crate::{
-    Copy, CopyQueue, Description, DeviceMemory, Gpu, GpuError, Kernel, Launch, LaunchShape, Span,
-    StreamGate,
+    Copy, CopyQueue, Description, DeviceMemory, Gpu, GpuError, Keeper, Kernel, Launch, LaunchShape,
+    Span, StreamGate,
 };
 
 /// How the GPU is simulated.
@@ -100,6 +100,14 @@ impl Gpu for SimulatedGpu {
 
     fn allocate_host(&self, bytes: u64) -> Result<Region, GpuError> {
         Self::allocate("pinned host memory", bytes, MemoryKind::Host)
+    }
+
+    fn host_address(&self, memory: &Region) -> Option<u64> {
+        Some(memory.address())
+    }
+
+    fn register_host(&self, _memory: &Region) -> Result<Keeper, GpuError> {
+        Ok(Keeper::new(()))
     }
 
     fn copy_to_device(&self, copy: Copy<'_>) -> Result<(), GpuError> {

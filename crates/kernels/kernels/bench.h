@@ -2,13 +2,15 @@
 /// them over a `Link`.
 ///
 /// A sample is one I/O's own time: from before its ticket is reserved to after its last byte has been
-/// read, whatever others wait for. So each lane waits for its own I/O alone. With a batch of 1 the
+/// read, whatever others wait for. So each lane waits for its own I/O alone (where lanes copy their
+/// payload, with those lanes whose I/Os have ended too). With a batch of 1 the
 /// warp asks together, and together again once each lane has its answer. With more, a lane looks at
 /// all that it has in flight and takes new I/Os as soon as any has ended, with whoever else may.
 ///
 /// A link is made from its arguments and has: `Args`, `Handle`, `Totals`; `attach()`, whether it can
-/// be used; `submit(lanes, warp, slot, io, opcode, offset)`; `wait_until(handle, timeout_ns)` for the
-/// caller alone; `seems_ended(handle)`, whether a wait seems worth while; `forget(handle,
+/// be used; `submit(lanes, warp, slot, io, opcode, offset)`; `wait_until(lanes, handle, timeout_ns)` for the
+/// lanes named, together; `together()`, whether lanes whose I/Os have ended gain by waiting together
+/// (their payload is then theirs to copy); `seems_ended(handle)`, whether a wait seems worth while; `forget(handle,
 /// timeout_ns)`, whether a handle that is still pending is given up;
 /// `count(handle)` and `add_counts()` for what it counts itself.
 #pragma once
@@ -77,10 +79,10 @@ SC_DEVICE Flight<Link> start(const typename Link::Args& args, Link& link, Lanes 
 
 /// Waits for an I/O at most `timeout_ns`, checks and notes it; whether it has ended.
 template <class Link>
-SC_DEVICE bool finish(const typename Link::Args& args, Link& link, Flight<Link>& flight,
-                      u64 timeout_ns) {
+SC_DEVICE bool finish(const typename Link::Args& args, Link& link, Lanes lanes,
+                      Flight<Link>& flight, u64 timeout_ns) {
   const bool submitted = flight.handle.pending();
-  const Completion completion = link.wait_until(flight.handle, timeout_ns);
+  const Completion completion = link.wait_until(lanes, flight.handle, timeout_ns);
   if (flight.handle.pending() && !link.forget(flight.handle, timeout_ns)) return false;
   const u64 io = flight.io;
   u16 flags = submitted ? abi::BENCH_SUBMITTED : 0;
@@ -119,7 +121,7 @@ SC_DEVICE void work_in_step(const typename Link::Args& args, Link& link, u32 war
     mask = arch::ballot(mask, mine);
     if (!mine) return;
     Flight<Link> flight = start(args, link, Lanes{mask}, warp, 0, io);
-    finish(args, link, flight, FOREVER);
+    finish(args, link, Lanes::alone(), flight, FOREVER);
   }
 }
 
@@ -143,8 +145,10 @@ SC_DEVICE void work_apart(const typename Link::Args& args, Link& link, u32 warp,
       if (link.seems_ended(flights[slot].handle)) look |= 1ull << slot;
     }
     for (u32 slot = 0; slot < batch; ++slot) {
-      if ((look >> slot & 1) == 0) continue;
-      if (finish(args, link, flights[slot], 0)) busy &= ~(1ull << slot);
+      const bool looks = (look >> slot & 1) != 0;
+      const Lanes lanes = link.together() ? Lanes{arch::ballot(mask, looks)} : Lanes::alone();
+      if (!looks) continue;
+      if (finish(args, link, lanes, flights[slot], 0)) busy &= ~(1ull << slot);
     }
     const bool wants = more && busy != all;
     const u32 takers = arch::ballot(mask, wants);
@@ -176,7 +180,7 @@ SC_DEVICE void work(const typename Link::Args& args) {
   if (args.batch == 0 || !link.attach()) return;
   const u32 warps = (arch::block_threads() + 31) / 32;
   const u32 warp = arch::block_index() * warps + arch::warp_index();
-  if (args.batch == 1) {
+  if (args.batch == 1 && !link.together()) {
     work_in_step(args, link, warp, lanes.mask);
   } else if (args.batch <= 8) {
     work_apart<8>(args, link, warp, lanes.mask);

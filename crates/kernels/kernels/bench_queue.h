@@ -36,11 +36,12 @@ struct QueueLink {
     return queue.submit(lanes, opcode, transfer);
   }
 
-  SC_DEVICE Completion wait_until(Handle& handle, u64 timeout_ns) {
+  SC_DEVICE Completion wait_until(Lanes, Handle& handle, u64 timeout_ns) {
     return queue.wait_until(handle, timeout_ns);
   }
 
   // Completions are found by looking for them, so each wait is worth while.
+  SC_DEVICE bool together() const { return false; }
   SC_DEVICE bool seems_ended(const Handle&) const { return true; }
   /// Whether the host does not react any more: then nobody waits for the I/O, which stays PENDING.
   SC_DEVICE bool forget(const Handle& handle, u64 timeout_ns) {

@@ -36,9 +36,11 @@ struct RingLink {
     return ring.submit(lanes, opcode, record, transfer, FOREVER);
   }
 
-  SC_DEVICE Completion wait_until(Handle& handle, u64 timeout_ns) {
-    return ring.wait_until(Lanes::alone(), handle, timeout_ns);
+  SC_DEVICE Completion wait_until(Lanes lanes, Handle& handle, u64 timeout_ns) {
+    return ring.wait_until(lanes, handle, timeout_ns);
   }
+
+  SC_DEVICE bool together() const { return ring.copies_reads(); }
 
   SC_DEVICE bool seems_ended(const Handle& handle) const { return ring.seems_ended(handle); }
   // A ring ends every request.

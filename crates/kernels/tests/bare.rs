@@ -89,7 +89,12 @@ impl Bare {
         let ns = u64::try_from(patience.as_nanos()).unwrap();
         let args = ProbeArgs {
             ring: self.view,
-            source: SourceView { bytes: 1 << 20, address: 0, id: Id::new(3, 5).bits(), block_bytes: 1 },
+            source: SourceView {
+                bytes: 1 << 20,
+                address: 0,
+                id: Id::new(3, 5).bits(),
+                block_bytes: 1,
+            },
             buffer: BufferView {
                 address: self.buffer.address(),
                 bytes: 1 << 20,

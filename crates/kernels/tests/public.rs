@@ -49,7 +49,8 @@ fn the_unit_names_every_public_device_function() {
     for header in HEADERS {
         for name in device_functions(header) {
             count += 1;
-            assert!(unit.contains(&format!("{name}(")), "{header}: {name} is not in the unit");
+            let named = [format!("{name}("), format!("{name}<")].iter().any(|n| unit.contains(n));
+            assert!(named, "{header}: {name} is not in the unit");
         }
     }
     assert!(count > 60, "only {count} functions found: the headers are written differently now");

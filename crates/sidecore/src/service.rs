@@ -1,12 +1,16 @@
 //! Serving one ring: fetch, check, start, poll, complete; stepped by hand.
 //!
 //! One step: new entries are copied and checked and go to storage; storage is polled; what has
-//! ended is claimed, its payload delivered, and the completion words of the whole step go out in
-//! the order of their records, so that a warp's leave as whole lines:
+//! ended is claimed; at the end of the step payload goes through the window at a stretch, and then
+//! the completion words of the whole step, in the order of their records, so that a warp's leave as
+//! whole lines:
 //!
 //! ```text
-//! claim - payload - fence - words - fence - records free
+//! claims - payload - fence - words - fence - records free
 //! ```
+//!
+//! A claim is an instruction with a lock, which waits for all write-combining stores before it: hence
+//! none comes between two payloads.
 //!
 //! The checks are in `check`, the ways to end in `ending`. This does not know which thread runs it
 //! nor what time it is.
@@ -14,6 +18,7 @@
 mod check;
 mod ending;
 mod outbox;
+mod payload;
 
 use std::sync::atomic::Ordering;
 
@@ -148,7 +153,7 @@ impl Service {
             self.expire(ring, tables, now_ns);
         }
         let publish = self.publication_due(fetched, ring.config.depth, now_ns);
-        let completed = self.flush(ring, hooks, publish);
+        let completed = self.flush(ring, tables, hooks, publish);
         if closing {
             self.show_closed(ring);
         }
@@ -173,7 +178,7 @@ impl Service {
     /// Ends everything in flight, for a ring that goes.
     pub fn leave(&mut self, ring: &RingShared, tables: &Tables) {
         self.quiesce_all(ring, tables);
-        self.flush(ring, &Hooks::default(), false);
+        self.flush(ring, tables, &Hooks::default(), false);
         self.show_closed(ring);
         self.publish_counts(ring);
         ring.in_flight.store(0, Ordering::Release);
@@ -295,7 +300,7 @@ impl Service {
         self.counts.others += 1;
         self.counts.others_failed += 1;
         let word = CompletionRecord::pack(turn, status::BUFFER_POISONED, 0);
-        self.done.push(Done { record, claimed: false, word });
+        self.done.push(Done::new(record, false, word));
     }
 
     /// Starts a checked request's own limit and hands it to storage.
@@ -431,7 +436,7 @@ impl Service {
         *ended += 1;
         *failures += failed;
         let word = CompletionRecord::pack(turn, status, detail);
-        self.done.push(Done { record, claimed: true, word });
+        self.done.push(Done::new(record, true, word));
     }
 
     /// Whether `fetched` must go out with this step: a quarter of the ring, or nothing else to do.
@@ -447,14 +452,16 @@ impl Service {
         fetched == 0 || behind >= u64::from(depth / 4).max(1)
     }
 
-    /// Sends the completion words of this step, and `fetched` where it is due.
-    fn flush(&mut self, ring: &RingShared, hooks: &Hooks, publish: bool) -> u32 {
+    /// Sends the payloads and completion words of this step, and `fetched` where it is due.
+    fn flush(&mut self, ring: &RingShared, tables: &Tables, hooks: &Hooks, publish: bool) -> u32 {
         if self.done.is_empty() && !publish {
             return 0;
         }
         hooks.at(Moment::BeforeWords);
         let records = ring.records();
-        let all = self.done.sorted();
+        self.done.sort();
+        self.store_payloads(ring, tables);
+        let all = self.done.all();
         // Payload before words: pairs with the acquire of whoever sees its word.
         fence_payload();
         for done in all {

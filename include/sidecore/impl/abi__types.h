@@ -7,7 +7,7 @@
 namespace sidecore {
 namespace abi {
 
-constexpr u32 ABI_VERSION = 0x1u;
+constexpr u32 ABI_VERSION = 0x2u;
 constexpr u32 RING_MAGIC = 0x47524353u;
 constexpr u8 OP_READ = 0x1u;
 constexpr u8 OP_WRITE = 0x2u;
@@ -21,6 +21,7 @@ constexpr u32 STATE_OPEN = 0x1u;
 constexpr u32 STATE_DRAINING = 0x2u;
 constexpr u32 STATE_CLOSED = 0x3u;
 constexpr u32 TRANSFER_BYTES_MAX = 0x1000000u;
+constexpr u32 DETAIL_LENT = 0x80000000u;
 constexpr u64 SOURCE_OFFSET_MAX = 0xffffffffffffull;
 constexpr u64 BUFFER_OFFSET_MAX = 0xffffffffffull;
 constexpr u32 RECORDS_MAX = 0x1000000u;
@@ -129,13 +130,15 @@ static_assert(SIDECORE_OFFSETOF(BufferView, reserved) == 20, "reserved");
 /// An open source.
 struct alignas(8) SourceView {
   u64 bytes;
+  u64 address;
   u32 id;
   u32 block_bytes;
 };
-static_assert(sizeof(SourceView) == 16, "size of SourceView");
+static_assert(sizeof(SourceView) == 24, "size of SourceView");
 static_assert(SIDECORE_OFFSETOF(SourceView, bytes) == 0, "bytes");
-static_assert(SIDECORE_OFFSETOF(SourceView, id) == 8, "id");
-static_assert(SIDECORE_OFFSETOF(SourceView, block_bytes) == 12, "block_bytes");
+static_assert(SIDECORE_OFFSETOF(SourceView, address) == 8, "address");
+static_assert(SIDECORE_OFFSETOF(SourceView, id) == 16, "id");
+static_assert(SIDECORE_OFFSETOF(SourceView, block_bytes) == 20, "block_bytes");
 
 /// What of a queue pair changes all the time, each hot word on its own line.
 struct alignas(128) QueueState {
@@ -349,7 +352,7 @@ struct alignas(8) BenchArgs {
   u32 limit_ms;
   u32 reserved;
 };
-static_assert(sizeof(BenchArgs) == 112, "size of BenchArgs");
+static_assert(sizeof(BenchArgs) == 120, "size of BenchArgs");
 static_assert(SIDECORE_OFFSETOF(BenchArgs, rings) == 0, "rings");
 static_assert(SIDECORE_OFFSETOF(BenchArgs, plan) == 8, "plan");
 static_assert(SIDECORE_OFFSETOF(BenchArgs, edges) == 16, "edges");
@@ -357,13 +360,13 @@ static_assert(SIDECORE_OFFSETOF(BenchArgs, results) == 24, "results");
 static_assert(SIDECORE_OFFSETOF(BenchArgs, totals) == 32, "totals");
 static_assert(SIDECORE_OFFSETOF(BenchArgs, ios) == 40, "ios");
 static_assert(SIDECORE_OFFSETOF(BenchArgs, source) == 48, "source");
-static_assert(SIDECORE_OFFSETOF(BenchArgs, buffer) == 64, "buffer");
-static_assert(SIDECORE_OFFSETOF(BenchArgs, io_bytes) == 88, "io_bytes");
-static_assert(SIDECORE_OFFSETOF(BenchArgs, ring_count) == 92, "ring_count");
-static_assert(SIDECORE_OFFSETOF(BenchArgs, batch) == 96, "batch");
-static_assert(SIDECORE_OFFSETOF(BenchArgs, flags) == 100, "flags");
-static_assert(SIDECORE_OFFSETOF(BenchArgs, limit_ms) == 104, "limit_ms");
-static_assert(SIDECORE_OFFSETOF(BenchArgs, reserved) == 108, "reserved");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, buffer) == 72, "buffer");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, io_bytes) == 96, "io_bytes");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, ring_count) == 100, "ring_count");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, batch) == 104, "batch");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, flags) == 108, "flags");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, limit_ms) == 112, "limit_ms");
+static_assert(SIDECORE_OFFSETOF(BenchArgs, reserved) == 116, "reserved");
 
 /// What the lanes of one launch over queue pairs count together.
 struct alignas(8) QueueBenchTotals {
@@ -443,17 +446,17 @@ struct alignas(8) ProbeArgs {
   u32 shift;
   u32 seed;
 };
-static_assert(sizeof(ProbeArgs) == 160, "size of ProbeArgs");
+static_assert(sizeof(ProbeArgs) == 168, "size of ProbeArgs");
 static_assert(SIDECORE_OFFSETOF(ProbeArgs, ring) == 0, "ring");
 static_assert(SIDECORE_OFFSETOF(ProbeArgs, source) == 80, "source");
-static_assert(SIDECORE_OFFSETOF(ProbeArgs, buffer) == 96, "buffer");
-static_assert(SIDECORE_OFFSETOF(ProbeArgs, results) == 120, "results");
-static_assert(SIDECORE_OFFSETOF(ProbeArgs, patience_ns) == 128, "patience_ns");
-static_assert(SIDECORE_OFFSETOF(ProbeArgs, timeout_ns) == 136, "timeout_ns");
-static_assert(SIDECORE_OFFSETOF(ProbeArgs, rounds) == 144, "rounds");
-static_assert(SIDECORE_OFFSETOF(ProbeArgs, bytes) == 148, "bytes");
-static_assert(SIDECORE_OFFSETOF(ProbeArgs, shift) == 152, "shift");
-static_assert(SIDECORE_OFFSETOF(ProbeArgs, seed) == 156, "seed");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, buffer) == 104, "buffer");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, results) == 128, "results");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, patience_ns) == 136, "patience_ns");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, timeout_ns) == 144, "timeout_ns");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, rounds) == 152, "rounds");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, bytes) == 156, "bytes");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, shift) == 160, "shift");
+static_assert(SIDECORE_OFFSETOF(ProbeArgs, seed) == 164, "seed");
 
 /// What a lane of a probing kernel saw.
 struct alignas(4) ProbeResult {

@@ -62,6 +62,9 @@
 ///   scope. Blocks: never. Effects: the store; `cas_device` stores where it returns `expected`.
 ///
 /// void copy_16(void* to, const void* from)     u8 load_u8(const void* p)    void store_u8(void*, u8)
+/// void copy_16_each<COUNT>(void* to, const void* from, u32 stride)
+///                                `copy_16` of COUNT units that many bytes apart, all loaded before any
+///                                is stored
 ///   Weak accesses for payload: 16 bytes between 16-byte aligned addresses, or one byte.
 ///   Participants: thread. Order: none at all; nobody may access the bytes at the same time.
 ///   Blocks: never. Effects: the store.

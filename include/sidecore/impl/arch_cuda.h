@@ -181,6 +181,20 @@ SC_DEVICE void copy_16(void* to, const void* from) {
   asm volatile("ld.v2.u64 {%0, %1}, [%2];" : "=l"(lo), "=l"(hi) : "l"(from) : "memory");
   asm volatile("st.v2.u64 [%0], {%1, %2};" : : "l"(to), "l"(lo), "l"(hi) : "memory");
 }
+template <u32 COUNT>
+SC_DEVICE void copy_16_each(void* to, const void* from, u32 stride) {
+  u64 lo[COUNT], hi[COUNT];
+#pragma unroll
+  for (u32 unit = 0; unit < COUNT; ++unit) {
+    const char* at = static_cast<const char*>(from) + unit * stride;
+    asm volatile("ld.v2.u64 {%0, %1}, [%2];" : "=l"(lo[unit]), "=l"(hi[unit]) : "l"(at) : "memory");
+  }
+#pragma unroll
+  for (u32 unit = 0; unit < COUNT; ++unit) {
+    char* at = static_cast<char*>(to) + unit * stride;
+    asm volatile("st.v2.u64 [%0], {%1, %2};" : : "l"(at), "l"(lo[unit]), "l"(hi[unit]) : "memory");
+  }
+}
 SC_DEVICE u8 load_u8(const void* p) {
   u32 value;
   asm volatile("ld.u8 %0, [%1];" : "=r"(value) : "l"(p) : "memory");

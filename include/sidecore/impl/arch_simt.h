@@ -226,6 +226,12 @@ SC_DEVICE void copy_16(void* to, const void* from) {
   }
   *static_cast<simt::v2*>(to) = *static_cast<const simt::v2*>(from);
 }
+template <u32 COUNT>
+SC_DEVICE void copy_16_each(void* to, const void* from, u32 stride) {
+  for (u32 unit = 0; unit < COUNT; ++unit) {
+    copy_16(static_cast<char*>(to) + unit * stride, static_cast<const char*>(from) + unit * stride);
+  }
+}
 SC_DEVICE u8 load_u8(const void* p) {
   const u8* byte = static_cast<const u8*>(p);
   return simt::modelled() ? simt::load(byte, simt::WEAK, simt::SYSTEM) : *byte;

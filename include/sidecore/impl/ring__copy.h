@@ -15,6 +15,8 @@ namespace ring_impl {
 
 /// Lanes in a team.
 constexpr u32 TEAM = 8;
+/// Loads that a lane has under way together.
+constexpr u32 UNROLL = 8;
 
 /// Index of the bit of `mask` that has `n` set bits below it; there is one.
 /// Participants: thread. Order: none. Blocks: never. Effects: none.
@@ -33,14 +35,19 @@ SC_DEVICE void copy_part(u64 to, u64 from, u32 bytes, u32 member, u32 members) {
   u32 head = static_cast<u32>(0 - from) & 15;
   if (((to ^ from) & 15) != 0 || head > bytes) head = bytes;
   const u32 body = (bytes - head) & ~15u;
-  for (u32 at = member; at < head; at += members) {
-    arch::store_u8(target + at, arch::load_u8(source + at));
+  for (u32 byte = member; byte < head; byte += members) {
+    arch::store_u8(target + byte, arch::load_u8(source + byte));
   }
-  for (u32 at = head + member * 16; at < head + body; at += members * 16) {
-    arch::copy_16(target + at, source + at);
+  u32 at = head + member * 16;
+  const u32 stride = members * 16;
+  const u32 end = head + body;
+  // Host memory is a microsecond away: as many loads as registers allow are under way together.
+  for (; at + (UNROLL - 1) * stride < end; at += UNROLL * stride) {
+    arch::copy_16_each<UNROLL>(target + at, source + at, stride);
   }
-  for (u32 at = head + body + member; at < bytes; at += members) {
-    arch::store_u8(target + at, arch::load_u8(source + at));
+  for (; at < end; at += stride) arch::copy_16(target + at, source + at);
+  for (u32 byte = end + member; byte < bytes; byte += members) {
+    arch::store_u8(target + byte, arch::load_u8(source + byte));
   }
 }
 

@@ -89,6 +89,8 @@ SC_DEVICE Handle Ring::submit(Lanes lanes, u8 opcode, u32 record, const Transfer
   handle.turn = r.record_turn;
   handle.opcode = opcode;
   handle.epoch = epoch;
+  const abi::SourceView& source = transfer.source;
+  handle.origin = source.address == 0 ? 0 : source.address + transfer.source_offset;
   handle.target = address;
   handle.bytes = transfer.bytes;
   handle.completion = Completion{wish.verdict, 0};

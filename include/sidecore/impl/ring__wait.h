@@ -63,11 +63,21 @@ SC_DEVICE Completion Ring::wait_until(Lanes lanes, Handle& handle, u64 timeout_n
     const Completion& c = handle.completion;
     const bool arrived = before && handle.opcode == abi::OP_READ &&
                          (c.status == status::SUCCESS || c.status == status::SHORT);
-    const u32 bytes = c.detail < handle.bytes ? c.detail : handle.bytes;
-    const u64 staging = view_.staging + static_cast<u64>(handle.record) * view_.staging_stride;
-    ring_impl::copy_payloads(lanes.mask, handle.target, staging, arrived ? bytes : 0);
-    // The staging area was read before it can be named by the record's next request. (Loads that
-    // are overtaken by later stores are beyond the simulator's model: no test misses this fence.)
+    const u32 moved = c.detail & ~abi::DETAIL_LENT;
+    const u32 bytes = moved < handle.bytes ? moved : handle.bytes;
+    // The payload is in staging, or it stayed in the source.
+    u64 from = view_.staging + static_cast<u64>(handle.record) * view_.staging_stride;
+    if (arrived && (c.detail & abi::DETAIL_LENT) != 0) from = handle.origin;
+    if (arrived && from == 0) {
+      // A view of the source that says nothing of its address is not the engine's.
+      handle.completion = Completion{status::BAD_SOURCE, 0};
+    } else if (arrived) {
+      handle.completion.detail = moved;
+    }
+    ring_impl::copy_payloads(lanes.mask, handle.target, from, arrived && from != 0 ? bytes : 0);
+    // The payload was read before its place can be named by a later request: the record's next one,
+    // or a write to the source. (Loads that are overtaken by later stores are beyond the simulator's
+    // model: no test misses this fence.)
     arch::fence_system();
   }
   return handle.completion;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use abi::bench::{BENCH_CHECK_EDGES, BenchArgs, BenchTotals};
 use abi::ring::{BufferView, Id, RingView, SourceView};
 use anyhow::{Context, Result, bail, ensure};
-use gpu::{Gpu, Kernel, LaunchShape};
+use gpu::{Gpu, GpuError, Keeper, Kernel, LaunchShape};
 use sidecore::{Engine, ReadRoute, Rights, Ring, RingConfig, RingCounters, WriteRoute};
 use storage::Storage;
 use zerocopy::{FromBytes, IntoBytes};
@@ -64,6 +64,8 @@ pub struct RingRunner {
     // Rings go before the engine that serves them.
     rings: Vec<Ring>,
     engine: Engine,
+    /// Keeps the source within the lanes' reach; or why it is not.
+    reach: Option<Result<Keeper, GpuError>>,
     options: RingRunnerOptions,
     destination: Destination,
     work: KernelWork,
@@ -87,6 +89,7 @@ impl RingRunner {
             options.depth
         );
         options.gpu.prepare(&options.kernel)?;
+        let reach = reach(&options);
         let engine = start_engine(&options)?;
         let writes = options.op != OpName::Read;
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
@@ -101,6 +104,7 @@ impl RingRunner {
         let mut runner = Self {
             rings: Vec::new(),
             engine,
+            reach,
             destination,
             work,
             source,
@@ -233,6 +237,12 @@ fn start_engine(options: &RingRunnerOptions) -> Result<Engine> {
     Ok(builder.start()?)
 }
 
+/// Registers what the source lends, so that lanes can load it: only route `pull` has them do so.
+fn reach(options: &RingRunnerOptions) -> Option<Result<Keeper, GpuError>> {
+    let lent = options.storage.lent().filter(|_| options.route == RouteName::Pull)?;
+    Some(options.gpu.register_host(&lent))
+}
+
 fn routes(route: RouteName) -> (ReadRoute, WriteRoute) {
     match route {
         RouteName::Bounce => (ReadRoute::Bounce, WriteRoute::Bounce),
@@ -295,6 +305,11 @@ impl Runner for RingRunner {
         let mut explain = o.storage.explain();
         if let Some(complaint) = complaints.first() {
             explain = format!("{explain}; {complaint}");
+        }
+        match &self.reach {
+            Some(Ok(_)) => explain.push_str("; registered: lanes load it themselves"),
+            Some(Err(why)) => explain.push_str(&format!("; not in the lanes' reach: {why}")),
+            None => {}
         }
         Description {
             route,

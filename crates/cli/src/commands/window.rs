@@ -152,7 +152,11 @@ impl Bench<'_> {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             at = (at + 1) % all;
             let place = |block: u64| usize::try_from(block % all).unwrap_or(0) * BLOCK;
-            if way.random { (place(state >> 32), place(state >> 20)) } else { (place(at), place(at)) }
+            if way.random {
+                (place(state >> 32), place(state >> 20))
+            } else {
+                (place(at), place(at))
+            }
         };
         let mut stored = 0;
         let mut this = next();

@@ -10,8 +10,10 @@
 //! that one alone hangs: it is quiesced as well.
 //!
 //! Requests that a quiesced queue gives back though nobody asked for their end are started again.
-//! Storage writes staging only, never a buffer: payload is delivered here, after the claim.
+//! Storage writes staging only, never a buffer: payload is delivered after the claim, by the copy engine
+//! here, through the window at the end of the step.
 
+use abi::ring::DETAIL_LENT;
 use abi::status;
 use gpu::{Copy, DeviceMemory};
 use storage::{Completion, Op};
@@ -63,7 +65,7 @@ impl Service {
         for c in completions {
             let (record, state) = (record_of(c.token), self.state_of(c.token));
             if state == JobState::Started && !failed(c) {
-                self.deliver(ring, tables, record, c.bytes);
+                self.deliver(ring, tables, record, c.bytes, false);
                 ended += 1;
                 continue;
             }
@@ -116,7 +118,7 @@ impl Service {
         if failed(c) || cause == Cause::Limit {
             self.conclude_badly(ring, record, c, cause);
         } else {
-            self.deliver(ring, tables, record, c.bytes);
+            self.deliver(ring, tables, record, c.bytes, false);
         }
     }
 
@@ -145,9 +147,17 @@ impl Service {
         self.end(ring, record, status, 0);
     }
 
-    /// Ends a request that storage has served, delivering a read's payload.
+    /// Ends a request that was served, delivering a read's payload: out of staging, or out of what
+    /// its source lends.
     #[inline(always)]
-    pub(super) fn deliver(&mut self, ring: &RingShared, tables: &Tables, record: u32, moved: u32) {
+    pub(super) fn deliver(
+        &mut self,
+        ring: &RingShared,
+        tables: &Tables,
+        record: u32,
+        moved: u32,
+        lent: bool,
+    ) {
         let ending = self.retire(record);
         if !self.claim(ring, &ending) {
             return;
@@ -155,7 +165,7 @@ impl Service {
         if ending.op == Op::Flush {
             self.answer(ending, status::SUCCESS, 0);
         } else {
-            self.deliver_transfer(ring, tables, ending, moved);
+            self.deliver_transfer(ring, tables, ending, moved, lent);
         }
     }
 
@@ -168,61 +178,55 @@ impl Service {
         record: u32,
         length: u32,
     ) {
-        self.deliver(ring, tables, record, length);
+        self.deliver(ring, tables, record, length, true);
     }
 
     /// Answers a transfer that was claimed, after its payload.
     #[inline(never)]
-    fn deliver_transfer(&mut self, ring: &RingShared, tables: &Tables, ending: Ending, moved: u32) {
-        let job = self.jobs[ending.record as usize];
-        let length = job.entry.length();
-        let moved = moved.min(length);
-        if ending.op == Op::Read {
-            // The buffer may have been deregistered meanwhile: then its memory is not ours.
-            let Ok(buffer) = tables.buffer(job.entry.buffer()) else {
-                return self.answer(ending, status::STALE_ID, 0);
-            };
-            if !self.deliver_payload(ring, &buffer.memory, ending.record, &job, moved) {
-                return self.answer(ending, status::BAD_BUFFER, 0);
-            }
-            self.counts.read_bytes += u64::from(moved);
-        } else {
-            self.counts.write_bytes += u64::from(moved);
-        }
-        let status = if moved < length { status::SHORT } else { status::SUCCESS };
-        self.answer(ending, status, moved);
-    }
-
-    fn deliver_payload(
+    fn deliver_transfer(
         &mut self,
         ring: &RingShared,
-        memory: &DeviceMemory,
-        record: u32,
-        job: &Job,
+        tables: &Tables,
+        ending: Ending,
         moved: u32,
-    ) -> bool {
+        lent: bool,
+    ) {
+        let job = &self.jobs[ending.record as usize];
+        let length = job.entry.length();
+        let moved = moved.min(length);
+        let status = if moved < length { status::SHORT } else { status::SUCCESS };
+        if ending.op != Op::Read {
+            self.counts.write_bytes += u64::from(moved);
+            return self.answer(ending, status, moved);
+        }
+        // The buffer may have been deregistered meanwhile: then its memory is not ours.
+        let Ok(buffer) = tables.buffer(job.entry.buffer()) else {
+            return self.answer(ending, status::STALE_ID, 0);
+        };
         match ring.config.read_route {
             ReadRoute::Pull => {
                 self.counts.pull_bytes += u64::from(moved);
-                true
+                let place = if lent { DETAIL_LENT } else { 0 };
+                self.answer(ending, status, moved | place);
             }
             ReadRoute::Bounce => {
+                let copy = staging_copy(ring, &buffer.memory, ending.record, job, moved);
+                if ring.gpu.copy_to_device(copy).is_err() {
+                    return self.answer(ending, status::BAD_BUFFER, 0);
+                }
                 self.counts.bounce_bytes += u64::from(moved);
-                ring.gpu.copy_to_device(staging_copy(ring, memory, record, job, moved)).is_ok()
+                self.answer(ending, status, moved);
             }
             ReadRoute::Window => {
-                let Some(window) = &memory.window else { return false };
-                let Ok(offset) = usize::try_from(job.entry.buffer_offset()) else { return false };
+                if buffer.memory.window.is_none() {
+                    return self.answer(ending, status::BAD_BUFFER, 0);
+                }
                 self.counts.window_bytes += u64::from(moved);
-                // What is lent was never asked for, so it is not in staging.
-                let queue = &self.queues.list[usize::from(job.queue)];
-                let (from, at) = queue
-                    .lends(job.entry.source_offset(), job.entry.length())
-                    .unwrap_or((&ring.staging, staging_at(ring, record)));
-                window.copy_from(offset, from, at, moved as usize);
-                true
+                self.answer(ending, status, moved);
+                self.done.carry(moved, lent);
             }
         }
+        self.counts.read_bytes += u64::from(moved);
     }
 
     /// Asks for the early end of the request that uses `record` in `turn`, if one does.
