@@ -8,10 +8,10 @@
 /// all that it has in flight and takes new I/Os as soon as any has ended, with whoever else may.
 ///
 /// A link is made from its arguments and has: `Args`, `Handle`, `Totals`; `attach()`, whether it can
-/// be used; `submit(lanes, warp, slot, io, opcode, offset)`; `wait_until(lanes, handle, timeout_ns)` for the
-/// lanes named, together; `together()`, whether lanes whose I/Os have ended gain by waiting together
-/// (their payload is then theirs to copy); `seems_ended(handle)`, whether a wait seems worth while; `forget(handle,
-/// timeout_ns)`, whether a handle that is still pending is given up;
+/// be used; `submit(lanes, warp, slot, io, opcode, offset)`; `wait_until(lanes, handle, timeout_ns)`
+/// for the lanes named, together; `together()`, whether lanes whose I/Os have ended gain by waiting
+/// together (their payload is then theirs to copy); `seems_ended(handle)`, whether a wait seems worth
+/// while; `forget(handle, timeout_ns)`, whether a handle that is still pending is given up;
 /// `count(handle)` and `add_counts()` for what it counts itself.
 #pragma once
 
