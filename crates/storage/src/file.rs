@@ -24,6 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::target::Target;
+
+pub use self::residency::Method as Residency;
+pub use self::target::{Alignment, open_direct};
 use crate::queue::{Geometry, QueueOptions, Storage, StorageError, StorageQueue};
 
 /// Set to anything but `0`, keeps [`Engine::Auto`] from using io_uring.

@@ -26,7 +26,10 @@ mod striped;
 
 pub use admit::status;
 pub use faulty::{Clock, Faulty};
-pub use file::{Direct, Engine, FileOptions, FileStorage, NO_IO_URING_VARIABLE};
+pub use file::{
+    Alignment, Direct, Engine, FileOptions, FileStorage, NO_IO_URING_VARIABLE, Residency,
+    open_direct,
+};
 pub use memory::MemoryStorage;
 pub use nvme::{NvmeOptions, NvmeStorage};
 pub use queue::{

@@ -35,6 +35,9 @@ const DROP_LIMIT: Duration = Duration::from_secs(5);
 /// Largest registered buffer that the kernel takes. Source: Linux, io_uring/rsrc.c.
 const BUFFER_BYTES_MAX: usize = 1 << 30;
 
+/// Added files that are kept although nothing in flight uses them.
+const ADDED_FILES: usize = 8;
+
 /// What can go wrong with a ring as a whole.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -74,7 +77,7 @@ pub struct RingOptions {
     pub buffers: Vec<Region>,
 }
 
-/// Position in [`RingOptions::files`].
+/// Position in [`RingOptions::files`], or behind them by [`Ring::add_file`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileIndex(pub u32);
 
@@ -150,7 +153,8 @@ pub struct Ring {
     ring: ManuallyDrop<IoUring>,
     mode: Mode,
     files: Vec<Arc<OwnedFd>>,
-    files_registered: bool,
+    /// How many of the files the kernel knows by index.
+    files_registered: usize,
     /// Sorted by address.
     buffers: Vec<Buffer>,
     buffers_wanted: usize,
@@ -178,7 +182,8 @@ impl Ring {
             return Err(UringError::Feature("protection of completions from overflow"));
         }
         let descriptors: Vec<_> = options.files.iter().map(|f| f.as_raw_fd()).collect();
-        let files_registered = ring.submitter().register_files(&descriptors).is_ok();
+        let registered = ring.submitter().register_files(&descriptors).is_ok();
+        let files_registered = if registered { descriptors.len() } else { 0 };
         let mut this = Self {
             ring: ManuallyDrop::new(ring),
             mode,
@@ -237,7 +242,33 @@ impl Ring {
 
     /// Whether the kernel knows the files by index.
     pub fn files_registered(&self) -> bool {
-        self.files_registered
+        self.files_registered > 0
+    }
+
+    /// The index of a file that the ring was not made with, in place of one that nothing in flight uses.
+    pub fn add_file(&mut self, file: &Arc<OwnedFd>) -> FileIndex {
+        let first = self.files_registered;
+        let added = &self.files[first..];
+        let index = |at: usize| FileIndex(u32::try_from(first + at).expect("few files"));
+        if let Some(at) = added.iter().position(|known| Arc::ptr_eq(known, file)) {
+            return index(at);
+        }
+        let full = added.len() >= ADDED_FILES;
+        if let Some(at) = full.then(|| self.unused_file()).flatten() {
+            self.files[first + at] = Arc::clone(file);
+            return index(at);
+        }
+        self.files.push(Arc::clone(file));
+        index(self.files.len() - 1 - first)
+    }
+
+    /// An added file, counted from the first, that no transfer in flight names.
+    fn unused_file(&self) -> Option<usize> {
+        let first = self.files_registered;
+        (0..self.files.len() - first).find(|at| {
+            let mut slots = self.slots.iter().flatten();
+            slots.all(|slot| slot.transfer.file.0 as usize != first + at)
+        })
     }
 
     /// Whether all memory that was offered is registered; false where none was.
@@ -320,7 +351,7 @@ impl Ring {
     fn entry(&self, transfer: &Transfer) -> (squeue::Entry, bool) {
         let Transfer { file, kind, offset, bytes, memory, memory_offset } = transfer;
         let descriptor = self.files[file.0 as usize].as_raw_fd();
-        let fd = if self.files_registered {
+        let fd = if (file.0 as usize) < self.files_registered {
             FileRef::Registered(Fixed(file.0))
         } else {
             FileRef::Plain(io_uring::types::Fd(descriptor))
@@ -507,7 +538,7 @@ impl Drop for Ring {
         if self.in_flight() == 0 || self.drain(DROP_LIMIT, &mut ended) {
             // The kernel takes a ring down in its own time; files and memory are let go now, so that
             // a file system can be unmounted right after. Refusals change nothing.
-            if self.files_registered {
+            if self.files_registered > 0 {
                 let _ = self.ring.submitter().unregister_files();
             }
             if !self.buffers.is_empty() {

@@ -15,7 +15,10 @@
 //! A queue keeps a [`Map`] of its own: one byte for each chunk of the file, filled when the chunk is
 //! first touched, and asked again now and then.
 
+use std::os::fd::BorrowedFd;
+
 use rustix::fs::FileType;
+use uring::residency::Pages;
 
 use super::target::Target;
 
@@ -28,26 +31,28 @@ const PROBE_AGAIN_AFTER: u32 = 4096;
 /// Largest range given to `mincore`, which answers with a byte a page.
 const MINCORE_BYTES_MAX: u64 = 16 << 30;
 
+const PAGE_BYTES: u64 = 4096;
+
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const OVERLAYFS_MAGIC: u64 = 0x794c_7630;
 
-/// How residency is found out.
+/// How it is found out which pages of a file are in the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Method {
+pub enum Method {
+    /// Not asked: they always are, as on tmpfs.
     AlwaysCached,
+    /// By `cachestat`.
     Cachestat,
+    /// By `mincore` on a mapping made for it, as on overlayfs.
     Mincore,
+    /// Not at all.
     Unknown,
 }
 
 impl Method {
     /// Chooses by file system magic, and by trying.
-    pub(super) fn choose(
-        magic: u64,
-        kind: FileType,
-        buffered: std::os::fd::BorrowedFd<'_>,
-    ) -> Self {
+    pub fn choose(magic: u64, kind: FileType, buffered: BorrowedFd<'_>) -> Self {
         // A block device node lies on a tmpfs of its own; its pages do not.
         if kind == FileType::RegularFile {
             match magic {
@@ -62,7 +67,8 @@ impl Method {
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
+    /// Its words in a sentence about cached pages.
+    pub fn name(self) -> &'static str {
         match self {
             Self::AlwaysCached => "in memory by its file system",
             Self::Cachestat => "by cachestat",
@@ -71,18 +77,28 @@ impl Method {
         }
     }
 
-    /// Share of a range that is cached, 0 to 1.
-    fn share(self, target: &Target, offset: u64, bytes: u64) -> Option<f64> {
-        let fd = target.buffered();
-        let pages = match self {
-            Self::AlwaysCached => return Some(1.0),
-            Self::Cachestat => uring::residency::by_cachestat(fd, offset, bytes).ok()?,
+    /// Pages of a range, and how many of them are cached; `None` where that is not to be known.
+    pub fn pages(self, file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Option<Pages> {
+        match self {
+            Self::AlwaysCached => {
+                let total = (offset + bytes).div_ceil(PAGE_BYTES) - offset / PAGE_BYTES;
+                Some(Pages { total, cached: total })
+            }
+            Self::Cachestat => uring::residency::by_cachestat(file, offset, bytes).ok(),
             Self::Mincore => {
                 let bytes = bytes.min(MINCORE_BYTES_MAX);
-                uring::residency::by_mincore(fd, offset, bytes).ok()?
+                uring::residency::by_mincore(file, offset, bytes).ok()
             }
-            Self::Unknown => return None,
-        };
+            Self::Unknown => None,
+        }
+    }
+
+    /// Share of a range that is cached, 0 to 1.
+    fn share(self, target: &Target, offset: u64, bytes: u64) -> Option<f64> {
+        if self == Self::AlwaysCached {
+            return Some(1.0);
+        }
+        let pages = self.pages(target.buffered(), offset, bytes)?;
         (pages.total > 0).then(|| pages.cached as f64 / pages.total as f64)
     }
 

@@ -26,9 +26,11 @@ pub(super) enum Route {
 
 /// What direct I/O demands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Alignment {
-    memory_bytes: u64,
-    offset_bytes: u64,
+pub struct Alignment {
+    /// Of addresses.
+    pub memory_bytes: u64,
+    /// Of file offsets and lengths.
+    pub offset_bytes: u64,
 }
 
 pub(super) struct Target {
@@ -240,8 +242,8 @@ fn aligned(
         && address.is_multiple_of(alignment.memory_bytes)
 }
 
-/// Opens the very file behind `buffered` once more, for direct I/O.
-fn open_direct(buffered: &OwnedFd, flags: OFlags) -> Option<(OwnedFd, Alignment)> {
+/// Opens the very file behind `buffered` once more, for direct I/O; `None` where it has none.
+pub fn open_direct(buffered: &OwnedFd, flags: OFlags) -> Option<(OwnedFd, Alignment)> {
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(buffered));
     let direct = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()).ok()?;
     let alignment = stated(&direct).or_else(|| tried(&direct))?;

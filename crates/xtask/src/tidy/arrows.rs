@@ -18,6 +18,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("driver", 3, &[]),
     ("ctrl", 3, &["storage"]),
     ("storage", 3, &["driver"]),
+    ("bulk", 4, &[]),
     ("sidecore", 4, &[]),
     ("cli", 5, &[]),
     ("testkit", 6, &[]),

@@ -1,0 +1,533 @@
+//! The engine as its user sees it.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::batch::{Batch, Spot};
+use crate::counters::{self, Counters};
+use crate::error::BulkError;
+use crate::file::{Access, CachePolicy, File, Inner};
+use crate::job::{Item, Job, RowMap, Source, What, chunks_of};
+use crate::knees::Knees;
+use crate::place::{Kind, Place};
+use crate::plan::Plan;
+use crate::request::{From, Options, POOL_BYTES_MAX, Request};
+use crate::route::{Cause, Op, Route};
+use crate::runs::{self, Rules, Way};
+use crate::seat::route_of;
+use crate::threads::Core;
+use crate::transfer::Transfer;
+
+/// Longest single wait of the calls that wait until the end.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// The bulk engine; clones share it, and the last one to go ends its threads.
+#[derive(Clone)]
+pub struct Bulk(Arc<Owner>);
+
+struct Owner {
+    core: Arc<Core>,
+    require: Option<Route>,
+    cache: CachePolicy,
+    process: u32,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if std::process::id() == self.process {
+            self.core.stop();
+        } else {
+            // Threads, streams and pinned memory are the parent's.
+            std::mem::forget(Arc::clone(&self.core));
+        }
+    }
+}
+
+impl Bulk {
+    /// Opens the engine. Nothing is allocated, and no thread started, before it is needed.
+    ///
+    /// # Errors
+    /// [`BulkError::Misuse`] for a pool that is larger than may be.
+    pub fn open(options: Options) -> Result<Self, BulkError> {
+        let Options { gpu, threads, pool_bytes, knees, require, cache, log, interference } =
+            options;
+        if pool_bytes > POOL_BYTES_MAX {
+            let why =
+                format!("a pool of {pool_bytes} bytes: at most {POOL_BYTES_MAX} are possible");
+            return Err(BulkError::Misuse(why));
+        }
+        let counters = counters::Shared::new(log);
+        let mut knees = knees.unwrap_or_default().admissible();
+        if let Some(threads) = threads {
+            let threads = threads.clamp(1, 256);
+            knees.threads_cached = threads;
+            knees.threads_direct = threads;
+            knees.threads_write = threads;
+        }
+        let wanted = knees.threads_cached.max(knees.threads_direct).max(knees.threads_write);
+        let (knees, threads_max, shrunk) = knees.within(pool_bytes, wanted);
+        if shrunk || threads_max < wanted {
+            counters.fell_back(Cause::PoolSmall, || {
+                format!(
+                    "{pool_bytes} bytes of pinned memory: {threads_max} threads with {} slots of {} bytes",
+                    knees.slots, knees.slot_bytes
+                )
+            });
+        }
+        let core = Arc::new(Core::new(gpu, knees, threads_max, counters, interference));
+        let process = std::process::id();
+        Ok(Self(Arc::new(Owner { core, require, cache, process })))
+    }
+
+    fn core(&self) -> Result<&Arc<Core>, BulkError> {
+        if std::process::id() != self.0.process {
+            return Err(BulkError::Forked { parent: self.0.process });
+        }
+        Ok(&self.0.core)
+    }
+
+    /// Opens a file or block device.
+    ///
+    /// # Errors
+    /// [`BulkError::Os`], [`BulkError::Unsupported`] for what is neither, [`BulkError::Forked`].
+    pub fn open_file(&self, path: &Path, access: Access) -> Result<File, BulkError> {
+        self.core()?.open(path, access).map(|inner| File(Arc::new(inner)))
+    }
+
+    /// Reads as many bytes as the place has, and waits for them: the bytes that arrived, fewer only where
+    /// the file ended.
+    ///
+    /// # Errors
+    /// As [`Bulk::submit`].
+    pub fn read(&self, file: &File, offset: u64, place: Place) -> Result<u64, BulkError> {
+        self.run(Request::read(file, offset, place))
+    }
+
+    /// Writes all bytes of the place, and waits for it: they are in the page cache, and durable after
+    /// [`File::sync`].
+    ///
+    /// # Errors
+    /// As [`Bulk::submit`].
+    pub fn write(&self, file: &File, offset: u64, place: Place) -> Result<u64, BulkError> {
+        self.run(Request::write(file, offset, place))
+    }
+
+    fn run(&self, request: Request) -> Result<u64, BulkError> {
+        let (core, prepared) = (self.core()?, self.prepare(request)?);
+        let job = self.job(core, prepared)?;
+        core.counters.started();
+        if job.chunks == 1 && job.bytes <= core.knees.inline_bytes_max {
+            core.carry_out(&job);
+        } else {
+            core.submit(&job);
+        }
+        wait_for(&job)
+    }
+
+    /// Starts a request.
+    ///
+    /// Its end says: [`BulkError::Os`] with the system's reason (no room, a drive's error),
+    /// [`BulkError::Gpu`], [`BulkError::Misuse`] where the range or the memory is not one,
+    /// [`BulkError::RouteRefused`], [`BulkError::Cancelled`], [`BulkError::Closed`],
+    /// [`BulkError::Forked`].
+    pub fn submit(&self, request: Request) -> Transfer {
+        self.start(request, None).unwrap_or_else(Transfer::refused)
+    }
+
+    /// Starts a request in the order of a stream: it begins when all that was in the stream before has
+    /// ended, and what comes after waits for its end. Returns at once.
+    ///
+    /// Of an interface whose streams cannot wait, a host function of the stream waits: then streams of
+    /// that device wait for each other.
+    ///
+    /// # Errors
+    /// What is known at once; else as [`Bulk::submit`].
+    pub fn submit_on_stream(&self, request: Request, stream: u64) -> Result<Transfer, BulkError> {
+        self.start(request, Some(stream))
+    }
+
+    fn start(&self, request: Request, stream: Option<u64>) -> Result<Transfer, BulkError> {
+        let (core, prepared) = (self.core()?, self.prepare(request)?);
+        let job = self.job(core, prepared)?;
+        if let Some(stream) = stream {
+            let gpu = core.gpu.as_ref().ok_or_else(|| {
+                BulkError::Misuse("a stream is named, and the engine has no GPU".to_owned())
+            })?;
+            let gate = gpu.stream_gate(stream);
+            let gate = gate.map_err(|e| BulkError::gpu(format!("stream {stream:#x}"), &e))?;
+            if !gate.is_word() {
+                core.counters.fell_back(Cause::StreamWords, || {
+                    "the device's streams cannot wait for words; host functions wait".to_owned()
+                });
+            }
+            *job.gate.lock().unwrap_or_else(PoisonError::into_inner) = Some(gate);
+        }
+        core.counters.started();
+        core.submit(&job);
+        Ok(Transfer { end: Arc::clone(&job.end), job: Some(job) })
+    }
+
+    /// Starts many requests. Small reads share slots, and those that are neighbours in memory share copies.
+    pub fn submit_many(&self, requests: Vec<Request>) -> Batch {
+        let mut batch = Batch { transfers: Vec::new(), spots: Vec::with_capacity(requests.len()) };
+        let mut gathered = Gathered::default();
+        for request in requests {
+            let transfer = batch.transfers.len();
+            match self.gather(request, &mut gathered) {
+                Ok(None) => {
+                    let item = Some(gathered.items.len() - 1);
+                    batch.spots.push(Spot { transfer: usize::MAX, item });
+                    continue;
+                }
+                Ok(Some(request)) => batch.transfers.push(self.submit(request)),
+                Err(error) => batch.transfers.push(Transfer::refused(error)),
+            }
+            batch.spots.push(Spot { transfer, item: None });
+        }
+        let last = batch.transfers.len();
+        for spot in batch.spots.iter_mut().filter(|spot| spot.transfer == usize::MAX) {
+            spot.transfer = last;
+        }
+        if !gathered.items.is_empty() {
+            batch.transfers.push(self.submit_gathered(gathered));
+        }
+        batch
+    }
+
+    /// Takes a small read into the items; hands back what is none.
+    fn gather(&self, request: Request, into: &mut Gathered) -> Result<Option<Request>, BulkError> {
+        let core = self.core()?;
+        let bytes = request.place.bytes();
+        let small = bytes <= core.knees.gather_bytes_max.min(core.knees.slot_bytes / 4);
+        if request.op != Op::Read || !small {
+            return Ok(Some(request));
+        }
+        let Request { from, offset, place, .. } = request;
+        check_range(offset, bytes)?;
+        let place = place.resolve(core.gpu.as_deref())?;
+        let source = match from {
+            From::File(file) => {
+                check_access(&file.0, Op::Read)?;
+                Source::Open(file.0)
+            }
+            From::Path(path) => Source::Path(path),
+        };
+        if self.0.require.is_some() {
+            let plan = self.plan_of(core, Op::Read, &source, offset, &place)?;
+            self.check_required(&plan)?;
+        }
+        if into.bytes + bytes > core.knees.slot_bytes {
+            into.cuts.push(into.items.len());
+            into.bytes = 0;
+        }
+        into.bytes += bytes;
+        into.items.push(Item { source, offset, bytes, place, outcome: OnceLock::new() });
+        Ok(None)
+    }
+
+    fn submit_gathered(&self, gathered: Gathered) -> Transfer {
+        let core = match self.core() {
+            Ok(core) => core,
+            Err(error) => return Transfer::refused(error),
+        };
+        let Gathered { items, mut cuts, .. } = gathered;
+        cuts.insert(0, 0);
+        cuts.push(items.len());
+        let what = What::Items { items, cuts };
+        // Each item is asked for its pages by itself; where its file ends shows when it is read.
+        let rules = self.rules(core, u64::MAX);
+        let mut job = Job::new(Op::Read, what, rules, core.knees.slot_bytes);
+        job.threads = core.knees.threads_cached.max(core.knees.threads_direct);
+        let job = Arc::new(job);
+        core.counters.started();
+        core.submit(&job);
+        Transfer { end: Arc::clone(&job.end), job: Some(job) }
+    }
+
+    /// Reads rows of equal length by their indices into a dense place, and waits for them.
+    ///
+    /// # Errors
+    /// [`BulkError::Misuse`] where the place has another length than all rows, or a row is not inside the
+    /// file, before anything is moved; else as [`Bulk::submit`].
+    pub fn read_rows(
+        &self,
+        file: &File,
+        indices: &[u64],
+        row_bytes: u64,
+        place: Place,
+    ) -> Result<u64, BulkError> {
+        let transfer = self.submit_rows(file, indices.to_vec(), row_bytes, place);
+        loop {
+            if let Some(bytes) = transfer.wait(LONG)? {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    /// Starts reading rows, as [`Bulk::read_rows`] does.
+    pub fn submit_rows(
+        &self,
+        file: &File,
+        indices: Vec<u64>,
+        row_bytes: u64,
+        place: Place,
+    ) -> Transfer {
+        self.start_rows(file, indices, row_bytes, place).unwrap_or_else(Transfer::refused)
+    }
+
+    fn start_rows(
+        &self,
+        file: &File,
+        indices: Vec<u64>,
+        row_bytes: u64,
+        place: Place,
+    ) -> Result<Transfer, BulkError> {
+        let core = self.core()?;
+        check_access(&file.0, Op::Read)?;
+        let rows = indices.len() as u64;
+        if rows.checked_mul(row_bytes) != Some(place.bytes()) || (row_bytes == 0 && rows > 0) {
+            return Err(BulkError::Misuse(format!(
+                "{rows} rows of {row_bytes} bytes do not make the {} bytes of the place",
+                place.bytes()
+            )));
+        }
+        let file_bytes = file.bytes()?;
+        if let Some(last) = indices.iter().max() {
+            let end = last.checked_add(1).and_then(|rows| rows.checked_mul(row_bytes));
+            if end.is_none_or(|end| end > file_bytes) {
+                return Err(BulkError::Misuse(format!(
+                    "row {last} of {row_bytes} bytes is not inside {}, which has {file_bytes} bytes",
+                    file.0.name()
+                )));
+            }
+        }
+        let place = place.resolve(core.gpu.as_deref())?;
+        let device = !place.is_host();
+        let rules = self.rules(core, file_bytes);
+        if let Some(wanted) = self.0.require {
+            let source = Source::Open(Arc::clone(&file.0));
+            for row in &indices {
+                let plan = self.plan_rows(core, &source, row * row_bytes, row_bytes, device);
+                if plan != wanted {
+                    return Err(refused(wanted, plan, &file.0, "rows take it"));
+                }
+            }
+        }
+        let (file, map) = (Arc::clone(&file.0), RowMap::new(file_bytes));
+        let what = What::Rows { file, indices, row_bytes, place, map };
+        let mut job = Job::new(Op::Read, what, rules, core.knees.slot_bytes);
+        job.threads = core.knees.threads_cached.max(core.knees.threads_direct);
+        let job = Arc::new(job);
+        core.counters.started();
+        core.submit(&job);
+        Ok(Transfer { end: Arc::clone(&job.end), job: Some(job) })
+    }
+
+    /// What would be done with a request now. The page cache may change afterwards.
+    ///
+    /// # Errors
+    /// As a refusal by [`Bulk::submit`].
+    pub fn plan(&self, request: &Request) -> Result<Plan, BulkError> {
+        let core = self.core()?;
+        let Prepared { op, file, offset, place } = self.prepare(request.clone())?;
+        self.plan_of(core, op, &Source::Open(file), offset, &place)
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> Counters {
+        self.0.core.counters.read()
+    }
+
+    /// The knees in use, after the bounds of the pool.
+    pub fn knees(&self) -> Knees {
+        self.0.core.knees
+    }
+
+    /// Checks a request, and opens its file where it is not open.
+    fn prepare(&self, request: Request) -> Result<Prepared, BulkError> {
+        let core = self.core()?;
+        let Request { op, from, offset, place } = request;
+        let file = match from {
+            From::File(file) => file.0,
+            From::Path(path) => Arc::new(core.open(&path, Access::Read)?),
+        };
+        check_access(&file, op)?;
+        check_range(offset, place.bytes())?;
+        let place = place.resolve(core.gpu.as_deref())?;
+        Ok(Prepared { op, file, offset, place })
+    }
+
+    fn rules(&self, core: &Core, file_bytes: u64) -> Rules {
+        let direct_bytes_min = core.knees.direct_bytes_min;
+        Rules { policy: self.0.cache, direct_bytes_min, file_bytes }
+    }
+
+    fn job(&self, core: &Core, prepared: Prepared) -> Result<Arc<Job>, BulkError> {
+        if self.0.require.is_some() {
+            let Prepared { op, file, offset, place } = &prepared;
+            let plan = self.plan_of(core, *op, &Source::Open(Arc::clone(file)), *offset, place)?;
+            self.check_required(&plan)?;
+        }
+        let Prepared { op, file, offset, place } = prepared;
+        let length =
+            |file: &Inner| file.bytes().map_err(|e| BulkError::os("measuring", file.name(), &e));
+        let rules = self.rules(core, if op == Op::Read { length(&file)? } else { 0 });
+        let bytes = place.bytes();
+        let window = self.window_of(core, op, &file, rules, offset, &place);
+        let threads = self.threads_for(core, op, &file, rules, offset, bytes);
+        let what = What::Range { file, offset, place };
+        let mut job = Job::new(op, what, rules, core.knees.slot_bytes);
+        job.window = window;
+        // One chunk may go to whoever is free.
+        job.threads = if job.chunks > 1 { threads } else { usize::MAX };
+        Ok(Arc::new(job))
+    }
+
+    /// The window, where the request is to go through it.
+    fn window_of(
+        &self,
+        core: &Core,
+        op: Op,
+        file: &Inner,
+        rules: Rules,
+        offset: u64,
+        place: &Place,
+    ) -> Option<mem::Region> {
+        let bytes = place.bytes();
+        let Kind::Device { window, .. } = &place.kind else { return None };
+        let small = op == Op::Read && bytes > 0 && bytes <= core.knees.window_bytes_max;
+        if !small || chunks_of(offset, bytes, core.knees.slot_bytes) != 1 {
+            return None;
+        }
+        let Some(window) = window else {
+            core.counters.fell_back(Cause::NoWindow, || {
+                "the CPU has no mapping of this device memory; by pinned memory".to_owned()
+            });
+            return None;
+        };
+        let cached = |run: &runs::Run| run.way == Way::Cached;
+        let found = runs::to_read(file, rules, offset, bytes);
+        found.runs.iter().all(cached).then(|| window.clone())
+    }
+
+    /// How many threads may take part; asked of the first stretch of the range.
+    fn threads_for(
+        &self,
+        core: &Core,
+        op: Op,
+        file: &Inner,
+        rules: Rules,
+        offset: u64,
+        bytes: u64,
+    ) -> usize {
+        if op == Op::Write {
+            return core.knees.threads_write;
+        }
+        let look = bytes.min(core.knees.slot_bytes);
+        let found = runs::to_read(file, rules, offset, look);
+        let direct = found.runs.iter().any(|run| run.way == Way::Direct);
+        if direct { core.knees.threads_direct } else { core.knees.threads_cached }
+    }
+
+    fn plan_of(
+        &self,
+        core: &Core,
+        op: Op,
+        source: &Source,
+        offset: u64,
+        place: &Place,
+    ) -> Result<Plan, BulkError> {
+        let opened;
+        let file = match source {
+            Source::Open(file) => file,
+            Source::Path(path) => {
+                opened = Arc::new(core.open(path, Access::Read)?);
+                &opened
+            }
+        };
+        crate::plan::make(core, self.0.cache, op, file, offset, place)
+    }
+
+    fn plan_rows(
+        &self,
+        core: &Core,
+        source: &Source,
+        offset: u64,
+        bytes: u64,
+        device: bool,
+    ) -> Route {
+        let Source::Open(file) = source else { return Route::Staged };
+        let rules = Rules { direct_bytes_min: 0, ..self.rules(core, offset + bytes) };
+        let found = runs::to_read(file, rules, offset, bytes);
+        let direct = found.runs.iter().any(|run| run.way == Way::Direct);
+        route_of(!device, if direct { Way::Direct } else { Way::Cached }, false)
+    }
+
+    fn check_required(&self, plan: &Plan) -> Result<(), BulkError> {
+        let Some(wanted) = self.0.require else { return Ok(()) };
+        let other = plan.parts.iter().find(|part| part.route != wanted && part.bytes > 0);
+        let Some(other) = other else { return Ok(()) };
+        Err(BulkError::RouteRefused {
+            wanted,
+            found: other.route,
+            what: format!("{} of {} bytes of {}", plan.op.name(), plan.bytes, plan.file),
+            why: plan.reasons.join("; "),
+        })
+    }
+}
+
+/// A request that was checked.
+struct Prepared {
+    op: Op,
+    file: Arc<Inner>,
+    offset: u64,
+    place: Place,
+}
+
+/// Small reads, and where one slot's worth of them ends.
+#[derive(Default)]
+struct Gathered {
+    items: Vec<Item>,
+    cuts: Vec<usize>,
+    bytes: u64,
+}
+
+fn refused(wanted: Route, found: Route, file: &Inner, why: &str) -> BulkError {
+    BulkError::RouteRefused {
+        wanted,
+        found,
+        what: format!("rows of {}", file.name()),
+        why: why.to_owned(),
+    }
+}
+
+fn check_access(file: &Inner, op: Op) -> Result<(), BulkError> {
+    match (op, file.access) {
+        (Op::Write, Access::Read) => {
+            Err(BulkError::Misuse(format!("{} was opened for reading only", file.name())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_range(offset: u64, bytes: u64) -> Result<(), BulkError> {
+    let end = offset.checked_add(bytes).and_then(|end| i64::try_from(end).ok());
+    let ok = end.is_some_and(|end| end <= i64::MAX - (64 << 20));
+    let why = || format!("bytes {offset}..+{bytes}: no file is that long");
+    if ok { Ok(()) } else { Err(BulkError::Misuse(why())) }
+}
+
+fn wait_for(job: &Job) -> Result<u64, BulkError> {
+    loop {
+        if let Some(result) = job.end.wait(LONG) {
+            return result;
+        }
+    }
+}
+
+impl std::fmt::Debug for Bulk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bulk({:?}, at most {} threads)", self.knees(), self.0.core.threads_max)
+    }
+}

@@ -1,0 +1,102 @@
+//! At which sizes and thread counts the planner switches.
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes in a page.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// The planner's numbers. The default is a guess for a machine that was never measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Knees {
+    /// Threads that read from the page cache.
+    pub threads_cached: usize,
+    /// Threads that read around it.
+    pub threads_direct: usize,
+    /// Threads that write.
+    pub threads_write: usize,
+    /// Bytes of a slot, and of the chunks that requests are cut into: a power of two from 64 KiB on.
+    pub slot_bytes: u64,
+    /// Slots of a thread: chunks that are filled and copied at the same time.
+    pub slots: usize,
+    /// Requests up to this length are read into the window, where there is one.
+    pub window_bytes_max: u64,
+    /// Cold ranges from this length on are read around the page cache.
+    pub direct_bytes_min: u64,
+    /// Requests up to this length are carried out by the thread that waits for them.
+    pub inline_bytes_max: u64,
+    /// Requests of a batch up to this length share a slot with others.
+    pub gather_bytes_max: u64,
+}
+
+impl Default for Knees {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            threads_cached: cpus.clamp(1, 8),
+            threads_direct: cpus.clamp(1, 4),
+            threads_write: cpus.clamp(1, 4),
+            slot_bytes: 1 << 20,
+            slots: 4,
+            window_bytes_max: 64 << 10,
+            direct_bytes_min: 16 << 10,
+            inline_bytes_max: 256 << 10,
+            gather_bytes_max: 256 << 10,
+        }
+    }
+}
+
+impl Knees {
+    /// The same within what the engine can do.
+    pub(crate) fn admissible(self) -> Self {
+        Self {
+            threads_cached: self.threads_cached.clamp(1, 256),
+            threads_direct: self.threads_direct.clamp(1, 256),
+            threads_write: self.threads_write.clamp(1, 256),
+            slot_bytes: self.slot_bytes.clamp(64 << 10, 64 << 20).next_power_of_two(),
+            slots: self.slots.clamp(2, 64),
+            ..self
+        }
+    }
+
+    /// The same where `bytes` of pinned memory are all there is for `threads` threads; whether it had to
+    /// shrink.
+    pub(crate) fn within(self, bytes: u64, threads: usize) -> (Self, usize, bool) {
+        let mut knees = self;
+        let mut threads = threads;
+        let used = |k: &Self, threads: usize| k.slot_bytes * k.slots as u64 * threads as u64;
+        while used(&knees, threads) > bytes {
+            if knees.slots > 2 {
+                knees.slots -= 1;
+            } else if knees.slot_bytes > 256 << 10 {
+                knees.slot_bytes /= 2;
+            } else if threads > 1 {
+                threads -= 1;
+            } else if knees.slot_bytes > 64 << 10 {
+                knees.slot_bytes /= 2;
+            } else {
+                break;
+            }
+        }
+        let shrunk = knees != self;
+        (knees, threads, shrunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_pool_takes_slots_then_bytes_then_threads() {
+        let knees = Knees { slots: 4, slot_bytes: 1 << 20, ..Knees::default() };
+        let (same, threads, shrunk) = knees.within(32 << 20, 8);
+        assert!(same == knees && threads == 8 && !shrunk);
+        let (fewer, threads, shrunk) = knees.within(16 << 20, 8);
+        assert!(fewer.slots == 2 && fewer.slot_bytes == 1 << 20 && threads == 8 && shrunk);
+        let (smaller, threads, _) = knees.within(1 << 20, 8);
+        assert!(smaller.slot_bytes == 256 << 10 && threads == 2, "{smaller:?} {threads}");
+        let (least, threads, _) = knees.within(0, 8);
+        assert!(least.slot_bytes == 64 << 10 && least.slots == 2 && threads == 1);
+    }
+}

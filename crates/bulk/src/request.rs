@@ -1,0 +1,84 @@
+//! How the engine is opened, and what it is asked for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gpu::Gpu;
+
+use crate::file::{CachePolicy, File};
+use crate::interference::Interference;
+use crate::knees::Knees;
+use crate::log::Log;
+use crate::place::Place;
+use crate::route::{Op, Route};
+
+/// Most bytes of pinned memory that may be asked for.
+pub const POOL_BYTES_MAX: u64 = 512 << 20;
+/// How the engine is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// The GPU whose memory is meant; without one, host memory only.
+    pub gpu: Option<Arc<dyn Gpu>>,
+    /// Most threads; by default as many as the knees want.
+    pub threads: Option<usize>,
+    /// Most bytes of pinned memory, up to 512 MiB. None is made before it is needed.
+    pub pool_bytes: u64,
+    /// Measured knees; without them the defaults.
+    pub knees: Option<Knees>,
+    /// Refuse whatever would not go this way, before anything is moved.
+    pub require: Option<Route>,
+    /// When to go around the page cache.
+    pub cache: CachePolicy,
+    /// Where lines about fallbacks go.
+    pub log: Log,
+    /// Faults on purpose, for tests.
+    pub interference: Option<Arc<dyn Interference>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            gpu: None,
+            threads: None,
+            pool_bytes: 256 << 20,
+            knees: None,
+            require: None,
+            cache: CachePolicy::Auto,
+            log: Log::default(),
+            interference: None,
+        }
+    }
+}
+
+/// A range of a file, and the memory that it goes to or comes from.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub(crate) op: Op,
+    pub(crate) from: From,
+    pub(crate) offset: u64,
+    pub(crate) place: Place,
+}
+
+/// Which file.
+#[derive(Clone, Debug)]
+pub(crate) enum From {
+    File(File),
+    Path(PathBuf),
+}
+
+impl Request {
+    /// Reads as many bytes as the place has, from an offset on.
+    pub fn read(file: &File, offset: u64, place: Place) -> Self {
+        Self { op: Op::Read, from: From::File(file.clone()), offset, place }
+    }
+
+    /// The same from a file that is opened when its turn comes, by the thread that reads it.
+    pub fn read_path(path: impl Into<PathBuf>, offset: u64, place: Place) -> Self {
+        Self { op: Op::Read, from: From::Path(path.into()), offset, place }
+    }
+
+    /// Writes all bytes of the place, from an offset on.
+    pub fn write(file: &File, offset: u64, place: Place) -> Self {
+        Self { op: Op::Write, from: From::File(file.clone()), offset, place }
+    }
+}

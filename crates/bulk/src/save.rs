@@ -1,0 +1,97 @@
+//! Whole files: complete, or not there.
+//!
+//! ```text
+//! temporary file in the same directory -> write all parts -> set length -> fsync(file)
+//!   -> rename over the name -> fsync(directory)
+//! ```
+//!
+//! Whenever the process or the machine stops, the name has the old file or the complete new one. A
+//! temporary file that was left behind begins with `.sidecore-`.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::engine::Bulk;
+use crate::error::BulkError;
+use crate::file::Access;
+use crate::place::Place;
+use crate::request::Request;
+
+/// Bytes that a file gets at an offset.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Where in the file.
+    pub offset: u64,
+    /// What.
+    pub place: Place,
+}
+
+/// The temporary file, removed unless it was renamed.
+struct Temporary(Option<PathBuf>);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _gone = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Writes a whole file: when this returns well, the name has it, durably; else it has what it had before.
+///
+/// Parts may come in any order; bytes between them are zeros. `bytes` is the length of the file.
+///
+/// # Errors
+/// [`BulkError::Os`]: no room, no permission, a drive that fails; what [`Bulk::write`] may say.
+pub fn save_atomically(
+    bulk: &Bulk,
+    path: &Path,
+    bytes: u64,
+    parts: Vec<Part>,
+) -> Result<u64, BulkError> {
+    let os = |operation: &'static str, path: &Path, error: &io::Error| {
+        BulkError::os(operation, path.display().to_string(), error)
+    };
+    if path.file_name().is_none() {
+        let why = format!("{} does not end in a file's name", path.display());
+        return Err(BulkError::Misuse(why));
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let process = std::process::id();
+    let temporary = folder.join(format!(".sidecore-{process}-{count}.tmp"));
+    let access = Access::Write { create: true, truncate: true };
+    let file = bulk.open_file(&temporary, access)?;
+    let mut guard = Temporary(Some(temporary.clone()));
+    if let Ok(old) = std::fs::metadata(path) {
+        let kept = std::fs::set_permissions(&temporary, old.permissions());
+        kept.map_err(|e| os("giving the old file's permissions to", &temporary, &e))?;
+    }
+    file.set_bytes(bytes)?;
+    let requests = parts.into_iter().map(|part| {
+        let (offset, place) = (part.offset, part.place);
+        Request::write(&file, offset, place)
+    });
+    let batch = bulk.submit_many(requests.collect());
+    let mut moved = 0;
+    for result in batch.wait(Duration::MAX).expect("without a limit it ends") {
+        moved += result?;
+    }
+    file.sync()?;
+    std::fs::rename(&temporary, path).map_err(|e| os("renaming to", path, &e))?;
+    guard.0 = None;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(&folder, flags, Mode::empty())
+        .map_err(|e| os("opening", &folder, &e.into()))?;
+    rustix::fs::fsync(directory.as_fd()).map_err(|e| os("syncing", &folder, &e.into()))?;
+    Ok(moved)
+}

@@ -1,0 +1,254 @@
+//! Where chunks are carried out: pinned slots, a queue of copies and a ring, used by one thread at a time.
+//!
+//! ```text
+//! read    slot: filled by reads (cached ones now, direct ones by the ring) -> copied -> free
+//! write   slot: copied from the device -> written (cached now, direct by the ring) -> free
+//! host    no slot: file and memory meet without one, unless direct I/O wants better aligned memory
+//! ```
+//!
+//! A seat goes on with the next chunk while copies and ring work for earlier ones, as long as it has a
+//! free slot. Everything that it holds is made when it is first needed.
+
+mod fill;
+mod flight;
+mod ring;
+
+pub(crate) use self::fill::route_of;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpu::CopyQueue;
+use mem::{MemoryKind, Region};
+
+use self::flight::{Flight, Phase};
+use self::ring::RingOps;
+use crate::error::BulkError;
+use crate::job::{Job, Piece, Target};
+use crate::route::{Cause, Op};
+use crate::threads::Core;
+
+/// Longest sleep for the ring or a copy before other things are looked at again.
+const NAP: Duration = Duration::from_millis(20);
+
+/// Memory, queue and ring of one thread.
+pub(crate) struct Seat {
+    slot_bytes: usize,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// Slots whose copies were started, in order.
+    copying: VecDeque<usize>,
+    memory: Option<Region>,
+    pinned: u64,
+    queue: Option<Box<dyn CopyQueue>>,
+    ring: RingOps,
+    pieces: Vec<Piece>,
+}
+
+impl Seat {
+    pub fn new(slot_bytes: usize, slots: usize) -> Self {
+        Self {
+            slot_bytes,
+            flights: (0..slots).map(|_| None).collect(),
+            free: (0..slots).rev().collect(),
+            copying: VecDeque::new(),
+            memory: None,
+            pinned: 0,
+            queue: None,
+            ring: RingOps::default(),
+            pieces: Vec::new(),
+        }
+    }
+
+    pub fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.free.len() == self.flights.len()
+    }
+
+    /// Gives the pinned memory back to the books; the memory itself goes with the seat.
+    pub fn retire(&mut self, core: &Core) {
+        core.counters.unpinned(std::mem::take(&mut self.pinned));
+    }
+
+    /// The memory of all slots, pinned where there is a GPU.
+    fn memory(&mut self, core: &Core) -> Result<Region, BulkError> {
+        if let Some(memory) = &self.memory {
+            return Ok(memory.clone());
+        }
+        let bytes = self.slot_bytes * self.flights.len();
+        let pinned = core.gpu.as_ref().map(|gpu| gpu.allocate_host(bytes as u64));
+        let memory = match pinned {
+            Some(Ok(memory)) => {
+                self.pinned = bytes as u64;
+                core.counters.pinned(self.pinned);
+                memory
+            }
+            other => {
+                if let Some(Err(error)) = other {
+                    core.counters.fell_back(Cause::PinnedRefused, || error.to_string());
+                }
+                Region::map_anonymous(bytes, MemoryKind::Host)
+                    .map_err(|e| BulkError::Misuse(format!("memory of the engine: {e}")))?
+            }
+        };
+        self.memory = Some(memory.clone());
+        Ok(memory)
+    }
+
+    fn queue(&mut self, core: &Core) -> Result<&mut dyn CopyQueue, BulkError> {
+        if self.queue.is_none() {
+            let gpu = core.gpu.as_ref().expect("device memory was resolved by a GPU");
+            let made = gpu.copy_queue().map_err(|e| BulkError::gpu("making a queue of copies", &e));
+            self.queue = Some(made?);
+        }
+        Ok(self.queue.as_deref_mut().expect("made above"))
+    }
+
+    /// Starts a chunk. There is room.
+    pub fn begin(&mut self, core: &Core, job: &Arc<Job>, chunk: u64) {
+        if job.is_stopped() {
+            return job.chunks_ended(1, &core.counters);
+        }
+        let mut pieces = std::mem::take(&mut self.pieces);
+        job.pieces(chunk, &mut pieces);
+        let slot = self.free.pop().expect("the caller looked for room");
+        let flight = Flight::new(Arc::clone(job), &pieces, slot * self.slot_bytes);
+        self.pieces = pieces;
+        self.flights[slot] = Some(flight);
+        let started = match job.op {
+            Op::Read => self.fill(core, slot),
+            Op::Write => self.fetch(core, slot),
+        };
+        if let Err(error) = started {
+            self.fail(core, slot, error);
+        }
+    }
+
+    fn flight(&mut self, slot: usize) -> &mut Flight {
+        self.flights[slot].as_mut().expect("a flight in this slot")
+    }
+
+    /// Moves on whatever can be moved on without waiting.
+    pub fn advance(&mut self, core: &Core) {
+        self.reap(core);
+        while let Some(slot) = self.copying.front().copied() {
+            let mark = match self.flight(slot).phase {
+                Phase::Arriving(mark) | Phase::Copying(mark) => mark,
+                Phase::Filling | Phase::Writing => unreachable!("it is in the queue of copies"),
+            };
+            let queue = self.queue.as_mut().expect("copies were started");
+            match queue.is_done(mark) {
+                Ok(false) => return,
+                Ok(true) => self.copied(core, slot),
+                Err(error) => {
+                    self.copying.pop_front();
+                    self.fail(core, slot, BulkError::gpu("copying", &error));
+                }
+            }
+        }
+    }
+
+    fn copied(&mut self, core: &Core, slot: usize) {
+        self.copying.pop_front();
+        match self.flight(slot).phase {
+            Phase::Copying(_) => self.finish(core, slot),
+            _ => {
+                if let Err(error) = self.write_out(core, slot) {
+                    self.fail(core, slot, error);
+                }
+            }
+        }
+    }
+
+    /// Waits until something has moved on, or a while.
+    pub fn wait(&mut self, core: &Core) {
+        if self.ring.in_flight() > 0 {
+            let limit = if self.copying.is_empty() { NAP } else { Duration::from_micros(100) };
+            self.ring.wait(limit);
+        } else if let Some(slot) = self.copying.front().copied() {
+            let (Phase::Arriving(mark) | Phase::Copying(mark)) = self.flight(slot).phase else {
+                unreachable!("it is in the queue of copies");
+            };
+            // An error comes again in `advance`.
+            let _again = self.queue.as_mut().expect("copies were started").wait(mark);
+        }
+        self.advance(core);
+    }
+
+    /// Starts the copies of a filled slot, or ends the flight where there is nothing to copy.
+    fn deliver(&mut self, core: &Core, slot: usize) -> Result<(), BulkError> {
+        let memory = self.memory.clone();
+        let flight = self.flights[slot].take().expect("a flight in this slot");
+        let result = self.start_copies(core, &flight, memory.as_ref());
+        let flight = self.flights[slot].insert(flight);
+        match result? {
+            Some(mark) => {
+                flight.phase = Phase::Copying(mark);
+                self.copying.push_back(slot);
+            }
+            None => self.finish(core, slot),
+        }
+        Ok(())
+    }
+
+    fn start_copies(
+        &mut self,
+        core: &Core,
+        flight: &Flight,
+        memory: Option<&Region>,
+    ) -> Result<Option<u64>, BulkError> {
+        let mut spans: Vec<flight::Span> = Vec::new();
+        for part in flight.parts.iter().filter(|part| part.staged && part.got > 0) {
+            match flight.job.target(&part.piece) {
+                Target::Device(to) => flight::add_span(&mut spans, part.at, to, part.got),
+                Target::Host(region, at) => {
+                    let memory = memory.expect("staged parts have memory");
+                    region.copy_from(at, memory, part.at, part.got);
+                }
+            }
+        }
+        if spans.is_empty() {
+            return Ok(None);
+        }
+        let host = memory.expect("staged parts have memory");
+        let queue = self.queue(core)?;
+        let refused = |e| BulkError::gpu("copying to the device", &e);
+        for span in &spans {
+            let flight::Span { at, to, bytes } = *span;
+            let span = gpu::Span { host, host_offset: at, device: to, bytes };
+            queue.start_to_device(span).map_err(refused)?;
+        }
+        core.counters.copies.fetch_add(spans.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        queue.mark().map(Some).map_err(refused)
+    }
+
+    /// Ends a flight well: all that its parts got is at its target.
+    fn finish(&mut self, core: &Core, slot: usize) {
+        let flight = self.flights[slot].take().expect("a flight in this slot");
+        self.free.push(slot);
+        flight.settle(core);
+    }
+
+    /// Ends a flight badly. Copies of it that were started are waited for first, within reason.
+    fn fail(&mut self, core: &Core, slot: usize, error: BulkError) {
+        if let Some(queue) = &mut self.queue
+            && let Ok(mark) = queue.mark()
+        {
+            let _broken = queue.wait(mark);
+        }
+        let flight = self.flights[slot].take().expect("a flight in this slot");
+        self.free.push(slot);
+        for part in &flight.parts {
+            flight.job.piece_failed(&part.piece, error.clone());
+        }
+        flight.job.chunks_ended(1, &core.counters);
+    }
+}

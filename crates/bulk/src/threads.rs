@@ -1,0 +1,334 @@
+//! The engine's core: jobs that wait, workers that take their chunks, and the usher of streams.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gpu::Gpu;
+use storage::Residency;
+
+use crate::counters;
+use crate::error::BulkError;
+use crate::file::{Access, Inner};
+use crate::interference::Interference;
+use crate::job::Job;
+use crate::knees::Knees;
+use crate::route::Cause;
+use crate::seat::Seat;
+
+/// How long the usher looks again and again at streams before it naps between two looks.
+const SPIN: Duration = Duration::from_micros(200);
+/// How long it naps then.
+const NAP: Duration = Duration::from_micros(30);
+/// Seats that are kept for threads that carry out small requests themselves.
+const SPARE_SEATS: usize = 16;
+
+/// What all parts of the engine share.
+pub(crate) struct Core {
+    pub gpu: Option<Arc<dyn Gpu>>,
+    pub knees: Knees,
+    /// Most threads.
+    pub threads_max: usize,
+    pub counters: counters::Shared,
+    pub interference: Option<Arc<dyn Interference>>,
+    work: Mutex<Work>,
+    wake: Condvar,
+    gates: Mutex<Gates>,
+    gates_wake: Condvar,
+    spare: Mutex<Vec<Seat>>,
+    /// How cached pages are found out, by device number.
+    residency: Mutex<HashMap<(u64, bool), Residency>>,
+}
+
+#[derive(Default)]
+struct Work {
+    jobs: VecDeque<Arc<Job>>,
+    workers: Vec<JoinHandle<()>>,
+    refused: bool,
+    stopped: bool,
+}
+
+#[derive(Default)]
+struct Gates {
+    waiting: Vec<Arc<Job>>,
+    usher: Option<JoinHandle<()>>,
+    stopped: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Core {
+    pub fn new(
+        gpu: Option<Arc<dyn Gpu>>,
+        knees: Knees,
+        threads_max: usize,
+        counters: counters::Shared,
+        interference: Option<Arc<dyn Interference>>,
+    ) -> Self {
+        Self {
+            gpu,
+            knees,
+            threads_max,
+            counters,
+            interference,
+            work: Mutex::default(),
+            wake: Condvar::new(),
+            gates: Mutex::default(),
+            gates_wake: Condvar::new(),
+            spare: Mutex::default(),
+            residency: Mutex::default(),
+        }
+    }
+
+    /// Opens a file; how its cached pages are found out is asked once a device.
+    pub fn open(&self, path: &Path, access: Access) -> Result<Inner, BulkError> {
+        Inner::open(path, access, |device, kind, fd| {
+            let regular = kind == rustix::fs::FileType::RegularFile;
+            if let Some(known) = lock(&self.residency).get(&(device, regular)) {
+                return *known;
+            }
+            let magic = rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type.cast_unsigned());
+            let found = Residency::choose(magic, kind, fd);
+            lock(&self.residency).insert((device, regular), found);
+            found
+        })
+    }
+
+    /// Puts a job into the queue, behind its gate if it has one, and starts what workers it can use.
+    pub fn submit(self: &Arc<Self>, job: &Arc<Job>) {
+        if lock(&job.gate).is_some() {
+            return self.wait_for_gate(job);
+        }
+        self.enqueue(job);
+    }
+
+    fn enqueue(self: &Arc<Self>, job: &Arc<Job>) {
+        if job.chunks == 0 {
+            return job.chunks_ended(0, &self.counters);
+        }
+        let mut work = lock(&self.work);
+        if work.stopped {
+            drop(work);
+            return job.abandon(BulkError::Closed, &self.counters);
+        }
+        work.jobs.push_back(Arc::clone(job));
+        let wanted = job.threads.min(self.threads_max);
+        let chunks = usize::try_from(job.chunks).unwrap_or(usize::MAX);
+        let wanted = wanted.min(work.workers.len().saturating_add(chunks));
+        while work.workers.len() < wanted && !work.refused {
+            self.start_worker(&mut work);
+        }
+        if work.workers.is_empty() {
+            // Not one thread is to be had: the caller does the work.
+            work.jobs.pop_back();
+            drop(work);
+            return self.carry_out(job);
+        }
+        drop(work);
+        if job.chunks == 1 {
+            self.wake.notify_one();
+        } else {
+            self.wake.notify_all();
+        }
+    }
+
+    fn start_worker(self: &Arc<Self>, work: &mut Work) {
+        let index = work.workers.len();
+        let core = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(format!("bulk-{index}"));
+        match thread.spawn(move || core.serve(index)) {
+            Ok(handle) => {
+                self.counters.threads.fetch_add(1, Ordering::Relaxed);
+                work.workers.push(handle);
+            }
+            Err(error) => {
+                work.refused = true;
+                self.counters.fell_back(Cause::ThreadRefused, || {
+                    format!("{error}; {index} threads do the work")
+                });
+            }
+        }
+    }
+
+    /// A worker's life.
+    fn serve(&self, index: usize) {
+        let bytes = usize::try_from(self.knees.slot_bytes).expect("at most 64 MiB");
+        let mut seat = Seat::new(bytes, self.knees.slots);
+        loop {
+            while seat.has_room() {
+                let Some((job, chunk)) = self.claim(index) else { break };
+                seat.begin(self, &job, chunk);
+                seat.advance(self);
+            }
+            if !seat.is_idle() {
+                seat.wait(self);
+            } else if !self.wait_for_work(index) {
+                return seat.retire(self);
+            }
+        }
+    }
+
+    fn claim(&self, index: usize) -> Option<(Arc<Job>, u64)> {
+        take(&mut lock(&self.work), index)
+    }
+
+    /// Sleeps until there is something to claim; false at the end.
+    fn wait_for_work(&self, index: usize) -> bool {
+        let mut work = lock(&self.work);
+        while !work.stopped {
+            if work.jobs.iter().any(|job| index < job.threads) {
+                return true;
+            }
+            work = self.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
+        }
+        false
+    }
+
+    /// Carries a job out in this thread.
+    pub fn carry_out(&self, job: &Arc<Job>) {
+        let fits = |seat: &Seat| seat.slot_bytes() as u64 >= job.chunk_bytes;
+        let found = {
+            let mut spare = lock(&self.spare);
+            let at = spare.iter().position(fits);
+            at.map(|at| spare.swap_remove(at))
+        };
+        let bytes = usize::try_from(job.chunk_bytes).expect("at most 64 MiB");
+        let mut seat = found.unwrap_or_else(|| Seat::new(bytes, 2));
+        loop {
+            while seat.has_room() {
+                let Some(chunk) = job.claim() else { break };
+                seat.begin(self, job, chunk);
+            }
+            seat.advance(self);
+            if seat.is_idle() && job.is_claimed() {
+                break;
+            }
+            if !seat.is_idle() {
+                seat.wait(self);
+            }
+        }
+        let mut spare = lock(&self.spare);
+        if spare.len() < SPARE_SEATS {
+            spare.push(seat);
+        } else {
+            seat.retire(self);
+        }
+    }
+
+    fn wait_for_gate(self: &Arc<Self>, job: &Arc<Job>) {
+        let mut gates = lock(&self.gates);
+        if gates.stopped {
+            drop(gates);
+            return job.abandon(BulkError::Closed, &self.counters);
+        }
+        gates.waiting.push(Arc::clone(job));
+        if gates.usher.is_none() {
+            let core = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("bulk-usher".to_owned());
+            match thread.spawn(move || core.usher()) {
+                Ok(handle) => gates.usher = Some(handle),
+                Err(error) => {
+                    gates.waiting.pop();
+                    drop(gates);
+                    let what = "waiting for a stream".to_owned();
+                    let why = format!("no thread could be started: {error}");
+                    return job.abandon(BulkError::Unsupported { what, why }, &self.counters);
+                }
+            }
+        }
+        drop(gates);
+        self.gates_wake.notify_one();
+    }
+
+    /// Looks at gates, and lets jobs go whose streams have come to them.
+    fn usher(self: Arc<Self>) {
+        let mut looked = Instant::now();
+        loop {
+            let waiting = {
+                let mut gates = lock(&self.gates);
+                if gates.waiting.is_empty() && !gates.stopped {
+                    gates = self.gates_wake.wait(gates).unwrap_or_else(PoisonError::into_inner);
+                    looked = Instant::now();
+                }
+                if gates.stopped {
+                    return;
+                }
+                gates.waiting.clone()
+            };
+            let passed: Vec<_> = waiting.iter().filter(|job| self.passes(job)).collect();
+            if passed.is_empty() {
+                if looked.elapsed() < SPIN {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::sleep(NAP);
+                }
+                continue;
+            }
+            looked = Instant::now();
+            let gone = |job: &Arc<Job>| passed.iter().any(|passed| Arc::ptr_eq(passed, job));
+            lock(&self.gates).waiting.retain(|job| !gone(job));
+            passed.into_iter().for_each(|job| self.enqueue(job));
+        }
+    }
+
+    /// Whether a job need not wait any more: its stream has come to it, or it is to end.
+    fn passes(&self, job: &Job) -> bool {
+        let reached = lock(&job.gate).as_ref().map_or(Ok(true), |gate| gate.is_reached());
+        reached.unwrap_or_else(|error| {
+            job.fail(BulkError::gpu("what came before in the stream", &error));
+            true
+        }) || job.is_stopped()
+    }
+
+    /// Ends the threads; what nobody has begun ends as closed.
+    pub fn stop(&self) {
+        let (waiting, usher) = {
+            let mut gates = lock(&self.gates);
+            gates.stopped = true;
+            (std::mem::take(&mut gates.waiting), gates.usher.take())
+        };
+        self.gates_wake.notify_all();
+        waiting.iter().for_each(|job| job.abandon(BulkError::Closed, &self.counters));
+        let (jobs, workers) = {
+            let mut work = lock(&self.work);
+            work.stopped = true;
+            (std::mem::take(&mut work.jobs), std::mem::take(&mut work.workers))
+        };
+        self.wake.notify_all();
+        jobs.iter().for_each(|job| job.abandon(BulkError::Closed, &self.counters));
+        for thread in workers.into_iter().chain(usher) {
+            // A worker that panicked has said so.
+            let _panicked = thread.join();
+        }
+        lock(&self.spare).drain(..).for_each(|mut seat| seat.retire(self));
+    }
+}
+
+/// Takes a chunk of the first job that this worker may take part in.
+fn take(work: &mut Work, index: usize) -> Option<(Arc<Job>, u64)> {
+    let mut at = 0;
+    while let Some(job) = work.jobs.get(at) {
+        if index >= job.threads {
+            at += 1;
+            continue;
+        }
+        match job.claim() {
+            Some(chunk) => {
+                let taken = (Arc::clone(job), chunk);
+                if job.is_claimed() {
+                    work.jobs.remove(at);
+                }
+                return Some(taken);
+            }
+            None => {
+                work.jobs.remove(at);
+            }
+        }
+    }
+    None
+}
