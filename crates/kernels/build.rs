@@ -12,7 +12,9 @@ fn main() {
     let sources = [
         "kernels/bench_bam.cu",
         "kernels/bench_copilot.cu",
+        "kernels/bench_data.cu",
         "kernels/bench_ring.cu",
+        "kernels/clock.cu",
         "kernels/copy.cu",
         "kernels/probe.cu",
         "kernels/queue_probe.cu",

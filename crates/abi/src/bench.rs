@@ -21,6 +21,9 @@ pub const BENCH_EDGES_RIGHT: u16 = 1;
 /// Flag of [`BenchResult`]: the request was published (an I/O without it never reached the ring).
 pub const BENCH_SUBMITTED: u16 = 2;
 
+/// Flag of [`BenchResult`]: every byte was compared on the device and is right.
+pub const BENCH_ALL_RIGHT: u16 = 4;
+
 /// One planned I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -29,8 +32,9 @@ pub struct BenchIo {
     pub source_offset: u64,
     /// One of the `OP_` constants.
     pub opcode: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Generation of the bytes read, or to be written, for kernels that know the data's pattern; else
+    /// anything.
+    pub generation: u32,
 }
 const _: () = assert!(size_of::<BenchIo>() == 16);
 
@@ -53,7 +57,7 @@ pub struct BenchResult {
     pub latency_ns: u64,
     /// Status as the completion record has it, or a device-only one.
     pub status: u16,
-    /// `BENCH_EDGES_RIGHT`, `BENCH_SUBMITTED`.
+    /// `BENCH_EDGES_RIGHT`, `BENCH_SUBMITTED`, `BENCH_ALL_RIGHT`.
     pub flags: u16,
     /// Detail as the completion record has it.
     pub detail: u32,

@@ -95,7 +95,7 @@ structures! {
         report_period,
     }
     queue::DmaBufferView("Memory that both lanes and drive reach.") { address, bus, bytes }
-    bench::BenchIo("One planned I/O of the benchmark kernel.") { source_offset, opcode, reserved }
+    bench::BenchIo("One planned I/O of the benchmark kernel.") { source_offset, opcode, generation }
     bench::BenchEdges("What the ends of one read must be.") { first, last }
     bench::BenchResult("How one I/O ended.") { latency_ns, status, flags, detail }
     bench::BenchTotals("What the lanes of one launch count together.") {
@@ -157,7 +157,7 @@ fn queue_constants() -> Vec<Constant> {
 fn bench_constants() -> Vec<Constant> {
     constants!(bench:
         u32 { BENCH_CHECK_EDGES, BENCH_BATCH_MAX }
-        u16 { BENCH_EDGES_RIGHT, BENCH_SUBMITTED }
+        u16 { BENCH_EDGES_RIGHT, BENCH_SUBMITTED, BENCH_ALL_RIGHT }
     )
 }
 

@@ -205,6 +205,9 @@ pub enum Cache {
 pub enum Verify {
     /// Edges while timed, then every byte at the destination.
     Full,
+    /// Every byte, by a kernel after each round: for real GPUs, whose rounds are large. What lanes
+    /// wrote is read back by the CPU.
+    Device,
     /// Only the first and last 16 bytes.
     Edges,
     /// Nothing: for comparing with tools that check nothing. Such rows are marked.
@@ -462,12 +465,22 @@ pub struct WindowArgs {
     /// Seconds of each measurement.
     #[arg(long, value_parser = parse_duration, default_value = "300ms")]
     pub duration: Duration,
+    /// Only measurements whose names begin so, comma separated [default: all].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<String>,
     /// Print one JSON object a line.
     #[arg(long)]
     pub json: bool,
     /// Limits that hold for all commands.
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+impl WindowArgs {
+    /// Whether a measurement of this name is wanted.
+    pub fn wants(&self, what: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|begin| what.starts_with(begin.as_str()))
+    }
 }
 
 /// Options of `load`.

@@ -22,6 +22,8 @@ macro_rules! program {
 }
 
 const BENCH: &Program = program!("bench_ring.cu");
+const BENCH_DATA: &Program = program!("bench_data.cu");
+const CLOCKS: &Program = program!("clock.cu");
 const QUEUE_BAM: &Program = program!("bench_bam.cu");
 const QUEUE_COPILOT: &Program = program!("bench_copilot.cu");
 const QUEUE_PROBE: &Program = program!("queue_probe.cu");
@@ -61,6 +63,11 @@ kernels! {
     BENCH_BAM = sidecore_bench_bam in QUEUE_BAM;
     /// Does planned I/Os over `copilot` queue pairs; takes `abi::bench::QueueBenchArgs`.
     BENCH_COPILOT = sidecore_bench_copilot in QUEUE_COPILOT;
+    /// Compares every byte that planned reads brought with the data's pattern, and notes in its result
+    /// where all are right; takes five words: plan, results, buffer, I/Os, bytes an I/O.
+    BENCH_CHECK = sidecore_bench_check in BENCH_DATA;
+    /// Puts the pattern where planned writes take it, and poison where reads bring it; takes the same.
+    BENCH_PREPARE = sidecore_bench_prepare in BENCH_DATA;
     /// Does planned I/Os over rings; takes `abi::bench::BenchArgs`.
     BENCH_RING = sidecore_bench_ring in BENCH;
     /// As `BAM_BATCH`, over a `copilot` queue pair.
@@ -71,6 +78,9 @@ kernels! {
     COPILOT_READ = sidecore_copilot_read in QUEUE_PROBE;
     /// As `BAM_WRITE`.
     COPILOT_WRITE = sidecore_copilot_write in QUEUE_PROBE;
+    /// Finds how finely the GPU's clock ticks; takes two words: where the smallest step goes, in ns,
+    /// and how many readings.
+    CLOCK = sidecore_clock in CLOCKS;
     /// Copies memory; takes three words: to, from, bytes (a multiple of 16).
     COPY = sidecore_copy in COPIES;
     /// Publishes one read a lane and leaves; takes `abi::bench::ProbeArgs`, as all `PROBE_`.

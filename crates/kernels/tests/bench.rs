@@ -45,7 +45,7 @@ fn plan(write_every: usize) -> Vec<BenchIo> {
         .map(|i| BenchIo {
             source_offset: (i as u64 * 97 % blocks) * u64::from(IO_BYTES),
             opcode: opcode(i).into(),
-            reserved: 0,
+            generation: 0,
         })
         .collect()
 }

@@ -50,7 +50,7 @@ fn run(bed: &mut QueueBed, kernel: &Kernel, batch: u32) -> Ran {
         .map(|io| BenchIo {
             source_offset: (io * 97 % blocks * IO_BYTES) as u64,
             opcode: OP_READ.into(),
-            reserved: 0,
+            generation: 0,
         })
         .collect();
     let all_edges: Vec<_> = plan.iter().map(|io| edges(io.source_offset)).collect();

@@ -47,6 +47,7 @@ constexpr u32 BENCH_CHECK_EDGES = 0x1u;
 constexpr u32 BENCH_BATCH_MAX = 0x40u;
 constexpr u16 BENCH_EDGES_RIGHT = 0x1u;
 constexpr u16 BENCH_SUBMITTED = 0x2u;
+constexpr u16 BENCH_ALL_RIGHT = 0x4u;
 
 /// A request as it lies in the ring; crates/abi/src/ring.rs has the bits.
 struct alignas(32) RequestEntry {
@@ -293,12 +294,12 @@ static_assert(SIDECORE_OFFSETOF(DmaBufferView, bytes) == 16, "bytes");
 struct alignas(8) BenchIo {
   u64 source_offset;
   u32 opcode;
-  u32 reserved;
+  u32 generation;
 };
 static_assert(sizeof(BenchIo) == 16, "size of BenchIo");
 static_assert(SIDECORE_OFFSETOF(BenchIo, source_offset) == 0, "source_offset");
 static_assert(SIDECORE_OFFSETOF(BenchIo, opcode) == 8, "opcode");
-static_assert(SIDECORE_OFFSETOF(BenchIo, reserved) == 12, "reserved");
+static_assert(SIDECORE_OFFSETOF(BenchIo, generation) == 12, "generation");
 
 /// What the ends of one read must be.
 struct alignas(8) BenchEdges {

@@ -157,7 +157,35 @@ impl Data {
         pattern::fill(target, offset, u64::from(generation));
     }
 
-    fn generation(&self, offset: u64) -> u32 {
+    /// How many of the I/Os at these offsets are in the file as they were noted to be written; all
+    /// CPUs read.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn count_right(&self, offsets: &[u64], bytes: u32) -> Result<u64> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let part = offsets.len().div_ceil(threads).max(1);
+        let one = |offsets: &[u64]| -> Result<u64> {
+            let (mut found, mut expected) = (vec![0; bytes as usize], vec![0; bytes as usize]);
+            let mut right = 0;
+            for &offset in offsets {
+                self.file
+                    .read_exact_at(&mut found, offset)
+                    .with_context(|| format!("reading {} back", self.path.display()))?;
+                self.expected(offset, &mut expected)?;
+                right += u64::from(found == expected);
+            }
+            Ok(right)
+        };
+        std::thread::scope(|scope| {
+            let parts: Vec<_> =
+                offsets.chunks(part).map(|part| scope.spawn(move || one(part))).collect();
+            parts.into_iter().map(|part| part.join().expect("no panic in there")).sum()
+        })
+    }
+
+    /// Generation of the first bytes at an offset, as noted.
+    pub fn generation(&self, offset: u64) -> u32 {
         match &self.content {
             Content::Pattern(generations) => generations
                 .get(granule(offset))

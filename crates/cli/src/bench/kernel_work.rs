@@ -15,6 +15,8 @@ use crate::interrupt;
 pub const LANES: u32 = 32;
 /// Threads of a block at most.
 const BLOCK_THREADS_MAX: u32 = 1024;
+/// How long a round's data may take to be put there or compared.
+const DATA_LIMIT: Duration = Duration::from_secs(60);
 /// What a result says before its lane has come to it.
 const UNSET: BenchResult =
     BenchResult { latency_ns: 0, status: abi::status::NOT_SUBMITTED, flags: 0, detail: 0 };
@@ -128,6 +130,34 @@ impl KernelWork {
             edges: if round.edges.is_empty() { 0 } else { at(layout.edges) },
             results: at(layout.results),
         })
+    }
+
+    /// Runs a kernel that puts a round's data there, or compares it; `address` is where I/O 0 has its
+    /// place. The round's plan must be there.
+    ///
+    /// # Errors
+    /// It did not end well.
+    pub fn data(
+        &self,
+        gpu: &Arc<dyn Gpu>,
+        kernel: &Kernel,
+        round: &Round,
+        address: u64,
+    ) -> Result<()> {
+        let at = |offset: usize| self.address + offset as u64;
+        let arguments = [
+            at(self.layout.plan),
+            at(self.layout.results),
+            address,
+            round.plan.len() as u64,
+            u64::from(round.io_bytes),
+        ];
+        let shape = match gpu.describe().simulated {
+            true => LaunchShape { blocks: 2, threads_per_block: 32, shared_bytes: 0 },
+            false => LaunchShape { blocks: 264, threads_per_block: 512, shared_bytes: 0 },
+        };
+        let mut nobodys = Bill::default();
+        launch(gpu, kernel, shape, arguments.as_bytes(), DATA_LIMIT, &mut nobodys).map(|_| ())
     }
 
     /// What lanes have written.

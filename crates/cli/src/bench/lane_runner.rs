@@ -207,6 +207,15 @@ impl LaneRunner {
         }
     }
 
+    /// Has a kernel put a round's data there, or compare it, where the round asks for that.
+    fn data(&self, round: &Round, kernel: &Kernel) -> Result<()> {
+        if !round.on_device {
+            return Ok(());
+        }
+        let address = self.buffer.view().address + round.base as u64;
+        self.work.data(&self.options.gpu, kernel, round, address)
+    }
+
     fn lanes(&self) -> u32 {
         self.options.sms * self.options.warps * LANES
     }
@@ -259,11 +268,13 @@ impl Runner for LaneRunner {
         let none =
             QueueBenchTotals { next: 0, polled_by_gpu: 0, polled_by_cpu: 0, request_bytes: 0 };
         let parts = self.work.prepare(round, none.as_bytes())?;
+        self.data(round, &kernels::BENCH_PREPARE)?;
         let (path_before, agents_before) = (self.queues.cpu_seconds(), self.agent_cpu_seconds());
         let device_before = self.options.drive.cpu_seconds();
         let launcher_before = cpu::thread_seconds();
         let seconds = self.launch(round, parts)?;
         let launcher = cpu::thread_seconds() - launcher_before;
+        self.data(round, &kernels::BENCH_CHECK)?;
         self.settle(agents_before);
         self.bill.cpu_path_s += self.queues.cpu_seconds() - path_before + launcher;
         self.bill.cpu_device_s += self.options.drive.cpu_seconds() - device_before;

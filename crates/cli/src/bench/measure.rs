@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abi::bench::{BENCH_EDGES_RIGHT, BenchIo};
+use abi::bench::{BENCH_ALL_RIGHT, BENCH_EDGES_RIGHT, BenchIo};
 use abi::ring::{OP_READ, OP_WRITE};
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
@@ -165,13 +165,14 @@ impl<'a> Measurement<'a> {
         let mut edges = Vec::new();
         for _ in 0..count {
             let io = self.draw();
-            if self.settings.args.verify != Verify::None {
+            if matches!(self.settings.args.verify, Verify::Edges | Verify::Full) {
                 edges.push(self.data.expected_edges(io.source_offset, io_bytes)?);
             }
             plan.push(io);
         }
         let slots = if recycled { room } else { plan.len() };
-        Ok(Round { plan, edges, io_bytes, slots, base: 0 })
+        let on_device = self.settings.args.verify == Verify::Device;
+        Ok(Round { plan, edges, on_device, io_bytes, slots, base: 0 })
     }
 
     fn draw(&mut self) -> BenchIo {
@@ -189,11 +190,19 @@ impl<'a> Measurement<'a> {
             }
         };
         let opcode = u32::from(if reads { OP_READ } else { OP_WRITE });
-        BenchIo { source_offset: block * u64::from(self.point.io_bytes), opcode, reserved: 0 }
+        let source_offset = block * u64::from(self.point.io_bytes);
+        let mut generation = 0;
+        if self.settings.args.verify == Verify::Device {
+            generation = self.data.generation(source_offset) + u32::from(!reads);
+        }
+        BenchIo { source_offset, opcode, generation }
     }
 
     /// Poisons what reads will fill, and puts there what writes will take.
     fn prepare(&mut self, runner: &mut dyn Runner, round: &Round) -> Result<()> {
+        if round.on_device {
+            return Ok(());
+        }
         let io = round.io_bytes as usize;
         if self.settings.args.op != OpName::Write && self.settings.args.verify != Verify::None {
             runner.destination().poison(round.slots * io)?;
@@ -218,6 +227,9 @@ impl<'a> Measurement<'a> {
         round: &Round,
         outcome: &RoundOutcome,
     ) -> Result<()> {
+        if round.on_device {
+            return self.count_right(round, outcome);
+        }
         let io = round.io_bytes as usize;
         let group = (COMPARE_BYTES / io).max(1);
         let mut found = vec![0; group * io];
@@ -247,6 +259,28 @@ impl<'a> Measurement<'a> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Counts what kernels found right, and reads back what lanes wrote.
+    fn count_right(&mut self, round: &Round, outcome: &RoundOutcome) -> Result<()> {
+        let mut written = Vec::new();
+        for (planned, result) in round.plan.iter().zip(&outcome.results) {
+            let good = result.status == abi::status::SUCCESS;
+            if planned.opcode != u32::from(OP_WRITE) {
+                let right = good && result.flags & BENCH_ALL_RIGHT != 0;
+                self.summary.edges_right += u64::from(right);
+                self.summary.verified += u64::from(right);
+            } else if good {
+                self.data.note_written(planned.source_offset, u64::from(round.io_bytes));
+                written.push(planned.source_offset);
+            } else {
+                self.data.repair(planned.source_offset, round.io_bytes)?;
+            }
+        }
+        let right = self.data.count_right(&written, round.io_bytes)?;
+        self.summary.edges_right += right;
+        self.summary.verified += right;
         Ok(())
     }
 

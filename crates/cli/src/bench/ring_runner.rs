@@ -198,6 +198,16 @@ impl RingRunner {
         self.engine.cpu_seconds()
     }
 
+    /// Has a kernel put a round's data there, or compare it, where the round asks for that.
+    fn data(&self, round: &Round, kernel: &Kernel) -> Result<()> {
+        let Destination::Device(device) = &self.destination else { bail!("the ring needs a GPU") };
+        let address = device.memory.address + round.base as u64;
+        if !round.on_device {
+            return Ok(());
+        }
+        self.work.data(&self.options.gpu, kernel, round, address)
+    }
+
     fn lanes(&self) -> u32 {
         self.options.sms * self.options.warps * LANES
     }
@@ -258,12 +268,14 @@ impl Runner for RingRunner {
         let ios = round.plan.len();
         let none = BenchTotals { next: 0, completions_polled: 0, doorbells: 0, request_bytes: 0 };
         let parts = self.work.prepare(round, none.as_bytes())?;
+        self.data(round, &kernels::BENCH_PREPARE)?;
         let before = self.ring_counters();
         let engine_before = self.engine.cpu_seconds();
         let device_before = (self.options.device_cpu_seconds)();
         let launcher_before = cpu::thread_seconds();
         let seconds = self.launch(round, parts)?;
         let launcher = cpu::thread_seconds() - launcher_before;
+        self.data(round, &kernels::BENCH_CHECK)?;
         self.settle(before.completions + ios as u64);
         self.bill.cpu_path_s += self.engine.cpu_seconds() - engine_before + launcher;
         self.bill.cpu_device_s += (self.options.device_cpu_seconds)() - device_before;

@@ -20,6 +20,8 @@ pub struct Round {
     pub plan: Vec<BenchIo>,
     /// What the edges of reads must be; empty where nothing is checked.
     pub edges: Vec<BenchEdges>,
+    /// Whether kernels put the data there before it and compare it after it.
+    pub on_device: bool,
     /// Bytes an I/O.
     pub io_bytes: u32,
     /// Slots of the destination; fewer than I/Os only where nothing is compared afterwards.

@@ -294,6 +294,7 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
             bail!("--faults-at drive: path {} has no software drive here", path.name());
         }
     }
+    check_verify(args)?;
     check_lane_queues(args)?;
     if args.file.is_some() && args.op != OpName::Read && !args.overwrite {
         bail!(
@@ -306,6 +307,16 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
         bail!("--dir says where to make a data file, but --file gives one");
     }
     paths(args).into_iter().try_for_each(|path| check_route(args.route, path, args.op))
+}
+
+fn check_verify(args: &BenchArgs) -> Result<()> {
+    if args.verify == Verify::Device {
+        ensure!(args.file.is_none(), "--verify device knows only data made for the run, no --file");
+        if let Some(path) = paths(args).iter().find(|path| !path.has_lanes()) {
+            bail!("--verify device: path {} has no lanes; name --path", path.name());
+        }
+    }
+    Ok(())
 }
 
 /// Whether faults strike in front of the storage, where commands of lanes do not come by.

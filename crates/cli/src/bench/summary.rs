@@ -129,7 +129,7 @@ impl Summary {
         let args = &settings.args;
         let good = self.ios - self.errors;
         let unverified = match args.verify {
-            Verify::Full => good.saturating_sub(self.verified),
+            Verify::Device | Verify::Full => good.saturating_sub(self.verified),
             Verify::Edges => good.saturating_sub(self.edges_right),
             Verify::None => good,
         };

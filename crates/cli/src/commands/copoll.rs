@@ -220,9 +220,9 @@ impl<'a> Bench<'a> {
         for _ in 0..ios {
             let source_offset = self.order.next_block() * u64::from(io_bytes);
             edges.push(self.data.expected_edges(source_offset, io_bytes)?);
-            plan.push(BenchIo { source_offset, opcode: u32::from(OP_READ), reserved: 0 });
+            plan.push(BenchIo { source_offset, opcode: u32::from(OP_READ), generation: 0 });
         }
-        Ok(Round { slots: plan.len(), plan, edges, io_bytes, base })
+        Ok(Round { slots: plan.len(), plan, edges, on_device: false, io_bytes, base })
     }
 
     /// All loads, each with a place of its own, so that nothing has to be compared between them.

@@ -134,8 +134,15 @@ fn sleep(time: Duration) {
 fn request(runner: &mut dyn Runner, index: u32) -> Result<Option<u64>> {
     let blocks = DATA_BYTES / u64::from(IO_BYTES);
     let source_offset = u64::from(index) % blocks * u64::from(IO_BYTES);
-    let plan = vec![BenchIo { source_offset, opcode: u32::from(OP_READ), reserved: 0 }];
-    let round = Arc::new(Round { plan, edges: Vec::new(), io_bytes: IO_BYTES, slots: 1, base: 0 });
+    let plan = vec![BenchIo { source_offset, opcode: u32::from(OP_READ), generation: 0 }];
+    let round = Arc::new(Round {
+        plan,
+        edges: Vec::new(),
+        on_device: false,
+        io_bytes: IO_BYTES,
+        slots: 1,
+        base: 0,
+    });
     let outcome = runner.run(&round)?;
     let result = outcome.results[0];
     Ok((result.status == abi::status::SUCCESS).then_some(result.latency_ns))

@@ -171,7 +171,7 @@ fn load(args: &LoadArgs, data: &Data, block_bytes: u64, runner: &mut dyn Runner)
 fn sequential(first: u64, end: u64, io_bytes: u64) -> Result<Round> {
     let plan: Vec<BenchIo> = (first..end)
         .step_by(usize::try_from(io_bytes).context("an I/O of no size")?)
-        .map(|source_offset| BenchIo { source_offset, opcode: u32::from(OP_READ), reserved: 0 })
+        .map(|source_offset| BenchIo { source_offset, opcode: u32::from(OP_READ), generation: 0 })
         .collect();
     Ok(Round {
         slots: plan.len(),
@@ -179,6 +179,7 @@ fn sequential(first: u64, end: u64, io_bytes: u64) -> Result<Round> {
         edges: Vec::new(),
         io_bytes: u32::try_from(io_bytes).context("--io-size")?,
         base: usize::try_from(first).context("the file is larger than memory")?,
+        on_device: false,
     })
 }
 

@@ -2,9 +2,10 @@
 //!
 //! | what | how |
 //! | --- | --- |
-//! | `window-random`, `window-sequential` | CPU threads store 4 KiB blocks through the window, fencing each |
-//! | `window-blocks` | the same at random, fencing as seldom as a side core: what one thread can do |
-//! | `window-ahead` | the same, asking the caches for the next block meanwhile, as a side core does |
+//! | `window-sequential` | CPU threads store 4 KiB blocks through the window, in order from order |
+//! | `window-random` | from anywhere to anywhere, with a fence after each |
+//! | `window-unasked` | from anywhere in order, as a side core does but for: |
+//! | `window-side-core` | and asking the caches for the next block meanwhile: what one can do |
 //! | `zero-copy-load` | the GPU's threads load from pinned host memory |
 //! | `zero-copy-store` | the GPU's threads store to pinned host memory |
 //! | `copy-to-device`, `copy-to-host` | the copy engine |
@@ -37,18 +38,30 @@ const FENCE_EVERY: u64 = 128;
 #[derive(Clone, Copy)]
 struct Way {
     what: &'static str,
-    random: bool,
+    random_from: bool,
+    random_to: bool,
     /// Blocks between two fences.
     fence_every: u64,
     /// Whether the caches are asked for the next block.
     ahead: bool,
 }
 
+impl Way {
+    /// As a side core does it.
+    const SIDE_CORE: Self = Self {
+        what: "window-side-core",
+        random_from: true,
+        random_to: false,
+        fence_every: FENCE_EVERY,
+        ahead: true,
+    };
+}
+
 const WAYS: [Way; 4] = [
-    Way { what: "window-random", random: true, fence_every: 1, ahead: false },
-    Way { what: "window-sequential", random: false, fence_every: 1, ahead: false },
-    Way { what: "window-blocks", random: true, fence_every: FENCE_EVERY, ahead: false },
-    Way { what: "window-ahead", random: true, fence_every: FENCE_EVERY, ahead: true },
+    Way { what: "window-sequential", random_from: false, ahead: false, ..Way::SIDE_CORE },
+    Way { what: "window-random", random_to: true, fence_every: 1, ahead: false, ..Way::SIDE_CORE },
+    Way { what: "window-unasked", ahead: false, ..Way::SIDE_CORE },
+    Way::SIDE_CORE,
 ];
 
 /// One ceiling.
@@ -79,17 +92,23 @@ pub fn run(args: &WindowArgs) -> Result<ExitCode> {
     let source = Region::map_private(bytes)?;
     source.fill(0, bytes, 0x5a);
     for n in THREADS.into_iter().filter(|n| *n as usize <= cpus) {
-        for way in WAYS {
+        for way in WAYS.into_iter().filter(|way| args.wants(way.what)) {
             bench.window(n, way, &source)?.show(args.json)?;
         }
     }
     drop(source);
+    let kernels = [
+        ("zero-copy-load", device.address, host.address()),
+        ("zero-copy-store", host.address(), device.address),
+    ];
     for n in BLOCKS {
-        bench.kernel("zero-copy-load", n, device.address, host.address())?.show(args.json)?;
-        bench.kernel("zero-copy-store", n, host.address(), device.address)?.show(args.json)?;
+        for (what, to, from) in kernels.into_iter().filter(|(what, ..)| args.wants(what)) {
+            bench.kernel(what, n, to, from)?.show(args.json)?;
+        }
     }
-    bench.engine("copy-to-device")?.show(args.json)?;
-    bench.engine("copy-to-host")?.show(args.json)?;
+    for what in ["copy-to-device", "copy-to-host"].into_iter().filter(|what| args.wants(what)) {
+        bench.engine(what)?.show(args.json)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -151,12 +170,11 @@ impl Bench<'_> {
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             at = (at + 1) % all;
-            let place = |block: u64| usize::try_from(block % all).unwrap_or(0) * BLOCK;
-            if way.random {
-                (place(state >> 32), place(state >> 20))
-            } else {
-                (place(at), place(at))
-            }
+            let place = |random: bool, shift: u32| {
+                let block = if random { (state >> shift) % all } else { at };
+                usize::try_from(block).unwrap_or(0) * BLOCK
+            };
+            (place(way.random_to, 32), place(way.random_from, 20))
         };
         let mut stored = 0;
         let mut this = next();
