@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::api::{Api, Opaque, call};
 use crate::error::CudaError;
 use crate::library::Driver;
+use crate::pointer::Pointer;
 
 /// Attributes of a device. Source: `CUdevice_attribute` in cuda.h.
 mod attribute {
@@ -64,12 +65,13 @@ impl Facts {
     }
 }
 
-/// The retained primary context, given back with the last user.
+/// A context: the retained primary one, given back with the last user, or a caller's own.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub api: Arc<Api>,
     handle: Opaque,
-    ordinal: c_int,
+    /// The device whose primary context it is; `None` where it is the caller's.
+    retained: Option<c_int>,
 }
 
 // SAFETY: contexts may be made current in any thread; the driver locks.
@@ -104,8 +106,10 @@ impl Drop for Visit<'_> {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // A device that is lost says so here; there is nobody to tell.
-        let _lost = call!(self.api, context_release(self.ordinal));
+        if let Some(ordinal) = self.retained {
+            // A device that is lost says so here; there is nobody to tell.
+            let _lost = call!(self.api, context_release(ordinal));
+        }
     }
 }
 
@@ -122,6 +126,25 @@ impl Device {
     /// # Errors
     /// `Unavailable` for an index that there is none of, or a device that is too old; `Call`.
     pub fn open(driver: &Driver, index: u32) -> Result<Self, CudaError> {
+        Self::open_in(driver, index, None)
+    }
+
+    /// Opens the device that an address belongs to, in the context that it was allocated in; that
+    /// context must outlive the device.
+    ///
+    /// # Errors
+    /// `Misuse` where the driver does not know the address; as [`Device::open`].
+    pub fn open_of(driver: &Driver, address: u64) -> Result<Self, CudaError> {
+        let Some(pointer) = Pointer::of(&driver.api, address) else {
+            let why = "CUDA does not know it, so it leads to no GPU";
+            return Err(CudaError::Misuse(format!("address {address:#x}: {why}")));
+        };
+        let context = Some(pointer.context).filter(|context| !context.is_null());
+        Self::open_in(driver, pointer.device, context)
+    }
+
+    /// Opens a device in a context of the caller's, else in its primary one.
+    fn open_in(driver: &Driver, index: u32, own: Option<Opaque>) -> Result<Self, CudaError> {
         if index >= driver.devices() {
             let why = format!("the driver finds {}, counted from 0", driver.devices());
             let remedy = "name one of those, see nvidia-smi -L and CUDA_VISIBLE_DEVICES";
@@ -137,9 +160,15 @@ impl Device {
             let remedy = "use a GPU of capability 8.0 or newer (A100, RTX 30 and later)";
             return Err(CudaError::unavailable(format!("GPU {index}"), why, remedy));
         }
-        let mut handle = std::ptr::null_mut();
-        call!(api, context_retain(&raw mut handle, ordinal))?;
-        let context = Arc::new(Context { api, handle, ordinal });
+        let context = match own {
+            Some(handle) => Context { api, handle, retained: None },
+            None => {
+                let mut handle = std::ptr::null_mut();
+                call!(api, context_retain(&raw mut handle, ordinal))?;
+                Context { api, handle, retained: Some(ordinal) }
+            }
+        };
+        let context = Arc::new(context);
         context.enter()?;
         let (mut free, mut total) = (0, 0);
         call!(context.api, memory_free_and_total(&raw mut free, &raw mut total))?;
@@ -188,18 +217,6 @@ impl Device {
         let place = (&raw mut bytes).cast();
         call!(self.context.api, pointer_attribute(place, BYTES, address)).ok()?;
         (start != 0 && bytes != 0).then_some((start, bytes as u64))
-    }
-
-    /// The index of the device that a pointer of this process belongs to, `None` where CUDA does not
-    /// know it (plain host memory).
-    pub fn owner_of(&self, address: u64) -> Option<u32> {
-        /// Source: `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
-        const ORDINAL: c_int = 9;
-        self.context.enter().ok()?;
-        let mut ordinal: c_int = -1;
-        let place = (&raw mut ordinal).cast();
-        call!(self.context.api, pointer_attribute(place, ORDINAL, address)).ok()?;
-        u32::try_from(ordinal).ok()
     }
 }
 

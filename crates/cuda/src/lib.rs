@@ -10,6 +10,7 @@
 //! | [`Driver`] | the library, its version, its devices |
 //! | [`Device`] | one device: its context, what it is, and its memory |
 //! | [`compile`] | device code to machine code, through a cache on disk named by content |
+//! | [`Pointer`] | what the driver knows of memory that somebody else allocated |
 //! | [`Window`] | device memory with a CPU mapping, and why there is none |
 //! | [`Streams`] | copies and fills on streams of their own |
 //! | [`CopyQueue`] | copies of one user that go on by themselves, with marks between them |
@@ -34,6 +35,7 @@ mod includes;
 mod library;
 mod memory;
 mod nvrtc;
+mod pointer;
 mod streams;
 mod window;
 
@@ -46,5 +48,6 @@ pub use gate::{Gate, Gates};
 pub use library::Driver;
 pub use memory::{DeviceBlock, HostBlock, Registration};
 pub use nvrtc::{Code, Header, Program, compile};
+pub use pointer::{Pointer, PointerKind};
 pub use streams::{HostRange, Streams};
 pub use window::{Window, WindowMemory};

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod copying;
+mod foreign;
 mod nvidia;
 mod open;
 mod simulated;
@@ -18,6 +19,7 @@ use mem::Region;
 
 pub use copying::{CopyQueue, Span, StreamGate};
 pub use cuda::{Header, Program};
+pub use foreign::{Foreign, ForeignKind};
 pub use nvidia::{CudaGpu, CudaOptions};
 pub use open::{Choice, Opened, open};
 pub use simulated::{SimulatedGpu, SimulatedOptions};
@@ -157,6 +159,11 @@ pub trait Gpu: Send + Sync {
         let host = self.allocate_host(bytes)?;
         Ok(DeviceMemory { address: host.address(), bytes, window: Some(host), keeper: None })
     }
+    /// What `bytes` bytes are that somebody else allocated: whether they can be used, and how.
+    ///
+    /// # Errors
+    /// [`GpuError::Misuse`] where the GPU cannot reach them, or not all of them.
+    fn foreign(&self, address: u64, bytes: u64) -> Result<Foreign, GpuError>;
     /// Compiles and loads a kernel, so that its first launch loads nothing.
     ///
     /// # Errors

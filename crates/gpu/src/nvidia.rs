@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use cuda::{
     Cache, CudaError, Device, DeviceBlock, Driver, Function, Gate, Gates, HostBlock, HostRange,
-    Registration, Running, Shape, Streams, Window,
+    PointerKind, Registration, Running, Shape, Streams, Window,
 };
 use mem::Region;
 
 use crate::{
-    Copy, CopyQueue, Description, DeviceMemory, Gpu, GpuError, Keeper, Kernel, Launch, LaunchShape,
-    Span, StreamGate,
+    Copy, CopyQueue, Description, DeviceMemory, Foreign, ForeignKind, Gpu, GpuError, Keeper,
+    Kernel, Launch, LaunchShape, Span, StreamGate,
 };
 
 /// Streams that copies go through: about as many side cores can copy at once.
@@ -58,8 +58,23 @@ impl CudaGpu {
     pub fn open(options: CudaOptions) -> Result<Self, GpuError> {
         let driver = Driver::load().map_err(unavailable)?;
         let device = Device::open(&driver, options.index).map_err(unavailable)?;
+        Self::over(&driver, device, options.window)
+    }
+
+    /// Loads the driver and opens the GPU that an address belongs to, in the context that it was
+    /// allocated in. That context must outlive this.
+    ///
+    /// # Errors
+    /// [`GpuError::Misuse`] where CUDA does not know the address, [`GpuError::Unavailable`].
+    pub fn open_of(address: u64, window: bool) -> Result<Self, GpuError> {
+        let driver = Driver::load().map_err(unavailable)?;
+        let device = Device::open_of(&driver, address).map_err(unavailable)?;
+        Self::over(&driver, device, window)
+    }
+
+    fn over(driver: &Driver, device: Device, window: bool) -> Result<Self, GpuError> {
         let streams = Streams::new(&device, STREAMS).map_err(unavailable)?;
-        let window = match options.window {
+        let window = match window {
             true => Window::open(&device).map_err(|e| e.to_string()),
             false => Err("the window onto device memory: switched off".to_owned()),
         };
@@ -166,6 +181,18 @@ impl Gpu for CudaGpu {
     fn register_host(&self, memory: &Region) -> Result<Keeper, GpuError> {
         let registration = Registration::new(&self.device, memory).map_err(unavailable)?;
         Ok(Keeper::new(registration))
+    }
+
+    fn foreign(&self, address: u64, bytes: u64) -> Result<Foreign, GpuError> {
+        let pointer = self.device.pointer(address, bytes).map_err(unavailable)?;
+        let kind = match pointer.kind {
+            PointerKind::Device => ForeignKind::Device,
+            PointerKind::Managed => ForeignKind::Managed,
+            PointerKind::PinnedHost => ForeignKind::Host,
+            PointerKind::Virtual => ForeignKind::Virtual,
+        };
+        let host = pointer.host_address.filter(|_| kind == ForeignKind::Host);
+        Ok(Foreign { kind, device_address: pointer.device_address, host_address: host, bytes })
     }
 
     fn copy_to_device(&self, copy: Copy<'_>) -> Result<(), GpuError> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use mem::{MemoryKind, Region, WeakRegion};
 
 use crate::{
-    Copy, CopyQueue, Description, DeviceMemory, Gpu, GpuError, Keeper, Kernel, Launch, LaunchShape,
-    Span, StreamGate,
+    Copy, CopyQueue, Description, DeviceMemory, Foreign, ForeignKind, Gpu, GpuError, Keeper,
+    Kernel, Launch, LaunchShape, Span, StreamGate,
 };
 
 /// How the GPU is simulated.
@@ -108,6 +108,12 @@ impl Gpu for SimulatedGpu {
 
     fn register_host(&self, _memory: &Region) -> Result<Keeper, GpuError> {
         Ok(Keeper::new(()))
+    }
+
+    fn foreign(&self, address: u64, bytes: u64) -> Result<Foreign, GpuError> {
+        // Lanes are threads of this process: they reach what the process reaches.
+        let kind = ForeignKind::Host;
+        Ok(Foreign { kind, device_address: address, host_address: Some(address), bytes })
     }
 
     fn copy_to_device(&self, copy: Copy<'_>) -> Result<(), GpuError> {

@@ -20,6 +20,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("storage", 3, &["driver"]),
     ("bulk", 4, &[]),
     ("sidecore", 4, &[]),
+    ("capi", 5, &[]),
     ("cli", 5, &[]),
     ("testkit", 6, &[]),
     ("xtask", 6, &[]),

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 const LIST: &str = "UNSAFE.md";
 /// Crates that may have files with unsafe code, and why.
 const ALLOWED: &[(&str, &str)] = &[
+    ("capi", "functions that C calls, and the pointers that it brings"),
     ("cuda", "libraries loaded at run time: NVIDIA's driver and compiler, Vulkan"),
     ("kernels", "foreign declarations of compiled kernels"),
     ("mem", "foreign memory: mappings, cells, volatile copies"),
