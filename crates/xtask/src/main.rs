@@ -4,9 +4,10 @@
 //! of which counts what passed, failed and was skipped. The other tasks are single steps with
 //! options of their own. Tools that a task builds or downloads go under `target/tools`, logs under
 //! `target/xtask`, copies of the tree under `target/mutants`; nothing else is written except the
-//! generated files (`include/sidecore/impl/abi__types.h`, `UNSAFE.md`, the committed figures).
+//! generated files (`include/sidecore/impl/abi__types.h`, `include/sidecore.h`, `UNSAFE.md`, the committed figures).
 #![forbid(unsafe_code)]
 mod abi_header;
+mod c_header;
 mod instructions;
 mod mutants;
 mod packages;
@@ -34,6 +35,8 @@ enum Task {
 
     /// Write the generated C++ twin of the structures shared with the GPU
     Abi(abi_header::Options),
+    /// Write the generated C header; with `--out`, build the shared library too
+    Capi(c_header::Options),
     /// Apply each committed breakage to a copy of the tree and require that its test fails
     Mutants(mutants::Options),
     /// Count instructions an operation under callgrind and compare with the committed figures
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Task::Tidy(options) => tidy::run(&options),
 
         Task::Abi(options) => abi_header::run(&options),
+        Task::Capi(options) => c_header::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Instructions(options) => instructions::run(&options),
     };

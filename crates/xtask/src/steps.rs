@@ -85,7 +85,11 @@ const STEPS: &[Step] = &[
     Step { name: "packages", about: "system packages are there", run: system_packages },
     Step { name: "fmt", about: "rustfmt would change nothing", run: cargo::fmt },
     Step { name: "tidy", about: "sizes, headers, unsafe notes, words, arrows, links", run: tidy },
-    Step { name: "abi", about: "the committed C++ twin is what is generated", run: abi_header },
+    Step {
+        name: "abi",
+        about: "the committed C++ twin and C header are what is generated",
+        run: abi_header,
+    },
     Step { name: "clippy", about: "no warning in any target", run: cargo::clippy },
     Step { name: "doc", about: "rustdoc without warnings", run: cargo::doc },
     Step { name: "test", about: "unit, model, pair and simulation tests", run: cargo::test },
@@ -140,7 +144,9 @@ fn system_packages() -> Result<Outcome> {
 fn abi_header() -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let current = crate::abi_header::is_current()?;
-    outcome.check(current, || "it differs: run cargo xtask abi".to_owned());
+    outcome.check(current, || "the C++ twin differs: run cargo xtask abi".to_owned());
+    let current = crate::c_header::is_current()?;
+    outcome.check(current, || "the C header differs: run cargo xtask capi".to_owned());
     Ok(outcome)
 }
 
