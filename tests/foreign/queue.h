@@ -16,7 +16,8 @@ enum { OPCODE_WRITE = 1, OPCODE_READ = 2 };
 enum { TIMED_OUT = 0xffff };
 
 // Words of the state, each on a line of its own.
-enum { TICKET = 0, TAIL = 32, TAIL_LOCK = 64, SQ_HEAD = 96, HEAD = 128, HEAD_LOCK = 160, BROKEN = 192, STATE_WORDS = 224 };
+enum { TICKET = 0, TAIL = 32, TAIL_LOCK = 64, SQ_HEAD = 96, HEAD = 128, HEAD_LOCK = 160, BROKEN = 192 };
+enum { STATE_WORDS = 224 };
 
 struct Queue {
     u32 *sq;           // 16 words an entry

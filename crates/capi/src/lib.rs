@@ -66,3 +66,18 @@ pub extern "C" fn sidecore_abi_version() -> u32 {
 pub extern "C" fn sidecore_last_error() -> *const c_char {
     failure::last()
 }
+
+/// Bytes of a structure of the device headers, for programs that cannot include them: "ring", "source",
+/// "buffer", "queue pair", "dma buffer"; 0 for any other name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecore_view_bytes(name: *const c_char) -> usize {
+    // SAFETY: the rule for pointers, see the crate's documentation.
+    match unsafe { handle::text(name, "name") } {
+        Ok("ring") => size_of::<abi::ring::RingView>(),
+        Ok("source") => size_of::<abi::ring::SourceView>(),
+        Ok("buffer") => size_of::<abi::ring::BufferView>(),
+        Ok("queue pair") => size_of::<abi::queue::QueuePairView>(),
+        Ok("dma buffer") => size_of::<abi::queue::DmaBufferView>(),
+        _ => 0,
+    }
+}

@@ -112,6 +112,12 @@ unsafe extern "C" {
     safe fn sidecore_simt_thread_address() -> *mut ThreadState;
 }
 
+/// The same for device code that is linked to a shared library, which exports functions only.
+#[unsafe(no_mangle)]
+extern "C" fn sidecore_simulated_thread() -> *mut ThreadState {
+    sidecore_simt_thread_address()
+}
+
 /// That this OS thread runs a lane; it runs none any more when this is dropped.
 pub(crate) struct InLane {
     /// Address of the thread's own thread-local. Neither `Send` nor `Sync`, so it stays that.

@@ -4,7 +4,8 @@
 //! of which counts what passed, failed and was skipped. The other tasks are single steps with
 //! options of their own. Tools that a task builds or downloads go under `target/tools`, logs under
 //! `target/xtask`, copies of the tree under `target/mutants`; nothing else is written except the
-//! generated files (`include/sidecore/impl/abi__types.h`, `include/sidecore.h`, `UNSAFE.md`, the committed figures).
+//! generated files (`include/sidecore/impl/abi__types.h`, `include/sidecore.h`, `UNSAFE.md`, the
+//! committed figures).
 #![forbid(unsafe_code)]
 mod abi_header;
 mod c_header;

@@ -39,7 +39,13 @@ struct sidecore_simt_thread_state {
   const sidecore_simt_lane_view* view;
   sidecore::u32 modelled;
 };
+#if defined(SIDECORE_SIMT_SHARED)
+/// In a program that is linked to the shared library, which exports functions only.
+sidecore_simt_thread_state* sidecore_simulated_thread();
+#define sidecore_simt_thread (*sidecore_simulated_thread())
+#else
 extern __thread sidecore_simt_thread_state sidecore_simt_thread;
+#endif
 
 /// Two words returned in registers.
 struct sidecore_simt_pair {

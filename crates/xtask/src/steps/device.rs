@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 /// Kernels that try the simulator itself, in C++ of the host.
 const SIMULATOR_ONLY: &str = "crates/simt/tests/";
+/// Whole programs, kernels and host code together: compiled by nvcc alone.
+const PROGRAMS: [&str; 2] = ["examples/cuda/position_sum.cu", "tests/foreign/foreign.cpp"];
 /// NVIDIA's compilers as wheels, of CUDA 13.0: the oldest of its major version, whose code every
 /// driver of that version loads.
 const WHEELS: &str = "nvidia-cuda-nvcc==13.0.88 nvidia-cuda-nvrtc==13.0.88 \
@@ -25,7 +27,8 @@ pub fn step() -> Result<Outcome> {
     let toolkit = Toolkit::install()?;
     let files = tree::files()?
         .into_iter()
-        .filter(|name| name.ends_with(".cu") && !name.starts_with(SIMULATOR_ONLY));
+        .filter(|name| name.ends_with(".cu") && !name.starts_with(SIMULATOR_ONLY))
+        .filter(|name| !PROGRAMS.contains(&name.as_str()));
     let jobs: Vec<(String, &str)> =
         files.flat_map(|file| ARCHITECTURES.map(|arch| (file.clone(), arch))).collect();
     let mut outcome = Outcome::default();
@@ -43,6 +46,12 @@ pub fn step() -> Result<Outcome> {
     });
     for part in parts {
         outcome.absorb(part?);
+    }
+    for program in PROGRAMS {
+        let finished = toolkit.program(program)?;
+        outcome.check(finished.ok, || {
+            format!("nvcc, {program}: {}\n{}", finished.how(), finished.output)
+        });
     }
     Ok(outcome)
 }
@@ -96,6 +105,18 @@ impl Toolkit {
             .arg(format!("-arch={arch}"))
             .arg("-o")
             .arg(cubin)
+            .arg(file)
+            .seconds(300)
+            .log(&log)?
+            .run()
+    }
+
+    /// A program's kernels and host code, without linking.
+    fn program(&self, file: &str) -> Result<Finished> {
+        let log = log_name("nvcc-program", file, "sm_90");
+        Run::new(self.root.join("bin/nvcc"))
+            .words("-std=c++17 -x cu -c -arch=sm_90 -Werror all-warnings -Iinclude -o")
+            .arg(tree::scratch(&format!("{log}.o"))?)
             .arg(file)
             .seconds(300)
             .log(&log)?
