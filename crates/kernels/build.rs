@@ -12,10 +12,13 @@ fn main() {
     let sources = [
         "kernels/bench_bam.cu",
         "kernels/bench_copilot.cu",
+        "kernels/bench_copilot_agent.cu",
         "kernels/bench_data.cu",
         "kernels/bench_ring.cu",
+        "kernels/bench_ring_agent.cu",
         "kernels/clock.cu",
         "kernels/copy.cu",
+        "kernels/fma.cu",
         "kernels/probe.cu",
         "kernels/queue_probe.cu",
         "kernels/queue_trial.cu",

@@ -35,15 +35,22 @@ class Bam : public QueuePair<Bam> {
 };
 
 /// Scans the CQ for this lane's command; whether it was found.
+///
+/// Lanes of a warp find their commands at different places. They take them behind the loop, so that
+/// those that are there together share the fences, and the first of them moves the head for all.
 SC_DEVICE bool Bam::seek(QueueHandle& handle, u32 round) {
   const u64 head = arch::load_relaxed_device(&state()->cq_head);
-  for (u64 at = head; at - head < depth(); ++at) {
+  bool found = false;
+  u64 at = head;
+  for (; at - head < depth(); ++at) {
     const u64 answer = load_answer(at);
     if (!is_new(answer, at)) break;
-    if ((answer >> 32 & 0xffff) == handle.cid && take(handle, at)) {
-      drain(false);
-      return true;
-    }
+    found = (answer >> 32 & 0xffff) == handle.cid;
+    if (found) break;
+  }
+  if (found && take(handle, at)) {
+    drain(false);
+    return true;
   }
   if (round % DRAIN_PERIOD == 0) drain(true);
   return false;

@@ -46,6 +46,8 @@ struct QueueHandle {
   u32 cid;
   /// Epoch of the queue pair when it was sent.
   u32 epoch;
+  /// Looks at its completion so far.
+  u32 polls;
   u8 opcode;
   /// How often it was sent.
   u8 sends;
@@ -126,6 +128,18 @@ class QueuePair {
   /// Leaves a command to its fate; a lane that returns while a handle is pending must call it.
   /// Participants: thread. Order: none. Blocks: never. Effects: the handle; its command id.
   SC_DEVICE void retire(const QueueHandle& handle);
+
+  /// Where the end of a command is told, for an agent that looks for its lane: it is there once the word
+  /// under `WORD_MASK` is `word_wanted`. Only a wait tells how it ended; an end by a new epoch, or of
+  /// what a lane drains itself, is not seen there.
+  /// Participants: thread. Order: none. Blocks: never. Effects: none.
+  static constexpr u64 WORD_MASK = static_cast<u64>(abi::COMPLETION_DONE) << 48 | 0xffff;
+  SC_DEVICE const u64* word_of(const QueueHandle& handle) const {
+    return word(view_->completions, handle.cid);
+  }
+  SC_DEVICE u64 word_wanted(const QueueHandle& handle) const {
+    return static_cast<u64>(abi::COMPLETION_DONE) << 48 | static_cast<u16>(handle.epoch);
+  }
 
  protected:
   SC_DEVICE Protocol& protocol() { return *static_cast<Protocol*>(this); }

@@ -55,6 +55,8 @@ struct Handle {
   Completion completion;
   /// When to stop waiting for an end that a lost side core owes; 0 where none is lost.
   u64 lost_by_ns;
+  /// Looks at its record so far.
+  u32 polls = 0;
 
   /// Whether it is in flight as far as this lane knows.
   /// Participants: thread. Order: none. Blocks: never. Effects: none.
@@ -149,6 +151,15 @@ class Ring {
   /// Participants: the lanes named. Order, Effects: as `wait`.
   /// Blocks: until `patience_ns` are over (for the slot, then for the end).
   SC_DEVICE Completion cancel(Lanes lanes, Handle& handle, u64 patience_ns);
+
+  /// Where the end of a request is told, for an agent that looks for its lane: it is there once the word
+  /// under `WORD_MASK` is `word_wanted`. Only a wait tells how it ended; a closed ring is not seen.
+  /// Participants: thread. Order: none. Blocks: never. Effects: none.
+  static constexpr u64 WORD_MASK = 0xffff;
+  SC_DEVICE const u64* word_of(const Handle& handle) const {
+    return reinterpret_cast<const u64*>(view_.records) + handle.record;
+  }
+  SC_DEVICE u64 word_wanted(const Handle& handle) const { return handle.turn; }
 
  private:
   /// What one call brings to `publish_all`.

@@ -1,8 +1,10 @@
 /// Names every public device function once, so that each compiler sees all of them compiled. It is
 /// compiled, never run; a test holds that nothing is missing here.
+#include <sidecore/agent.h>
 #include <sidecore/bam.h>
 #include <sidecore/copilot.h>
 #include <sidecore/pattern.h>
+#include <sidecore/impl/backoff.h>
 #include <sidecore/ring.h>
 
 namespace {
@@ -24,7 +26,7 @@ using namespace sidecore;
 SC_DEVICE u64 use_lanes(u64 value) {
   const u32 mask = arch::active_mask();
   u64 sum = arch::thread_index() + arch::block_index() + arch::block_threads();
-  sum += arch::grid_blocks() + arch::lane_index() + arch::warp_index();
+  sum += arch::grid_blocks() + arch::lane_index() + arch::warp_index() + arch::processor_index();
   sum += arch::popcount(mask) + arch::lowest_bit(mask);
   sum += arch::ballot(mask, value != 0);
   sum += arch::any(mask, value == 1) + arch::all(mask, value == 2);
@@ -60,6 +62,24 @@ SC_DEVICE u64 use_memory(u64* words, u32* halves) {
   return lo + hi + arch::timer_ns();
 }
 
+SC_DEVICE u64 use_agent(const u64* word) {
+  SC_SHARED(WaitBoard, board);
+  SC_SHARED(u64, own);
+  board.open(1);
+  if (arch::thread_index() == 0) {
+    arch::barrier_init(&own);
+    arch::store_block(&own, arch::load_block(&own));
+    arch::barrier_arrive(&own);
+  }
+  Backoff backoff = Backoff(64);
+  while (!arch::barrier_try_wait(&own, 0, "never run")) backoff.pause("never run");
+  const Lanes here = Lanes::here();
+  if (arch::warp_index() == 1) return board.serve(here, 1) + backoff.looks();
+  board.wait(here, 0, word, 1);
+  board.leave(here, 0);
+  return 0;
+}
+
 SC_DEVICE u64 use_pattern(u64 address) {
   u64 lo, hi;
   pattern::unit_words(address, 1, lo, hi);
@@ -78,6 +98,7 @@ SC_DEVICE u64 use_ring(const Arguments& args) {
   sum += ring.write(here, record, t).ok() ? 1 : 0;
   sum += ring.flush(alone, record, t.source).status;
   Handle handle = ring.submit_read(here, record, t);
+  sum += *ring.word_of(handle) ^ ring.word_wanted(handle);
   if (ring.seems_ended(handle) || ring.copies_reads()) sum += 1;
   sum += ring.wait(here, handle).detail;
   handle = ring.submit_write(here, record, t, 1000);
@@ -100,6 +121,7 @@ SC_DEVICE u64 use_queue(const Arguments& args) {
   u64 sum = queue.read(here, t).detail + queue.write(here, t).detail;
   sum += queue.flush(here).status;
   QueueHandle handle = queue.submit_read(here, t);
+  sum += *queue.word_of(handle) ^ queue.word_wanted(handle);
   sum += queue.wait(handle).detail;
   handle = queue.submit_write(here, t, 1000);
   sum += queue.wait_until(handle, 1000).detail;
@@ -117,7 +139,7 @@ SC_DEVICE u64 use_queue(const Arguments& args) {
 SC_KERNEL(sidecore_public, Arguments, args) {
   u64 sum = use_lanes(args.transfer.bytes);
   sum += use_memory(args.out, reinterpret_cast<u32*>(args.out + 4));
-  sum += use_pattern(args.transfer.source_offset);
+  sum += use_pattern(args.transfer.source_offset) + use_agent(args.out);
   args.out[8 + arch::thread_index()] = sum + use_ring(args) + use_queue<Bam>(args) +
                                   use_queue<Copilot>(args);
 }

@@ -13,6 +13,10 @@ use crate::ring::{BufferView, RingView, SourceView};
 /// Flag of [`BenchArgs`]: compare the first and last 16 bytes of each read with its [`BenchEdges`].
 pub const BENCH_CHECK_EDGES: u32 = 1;
 
+/// Flag of [`BenchArgs`]: no lane does anything, until the host stores `ios` in `next` of the totals:
+/// what the kernel costs a neighbour by being there alone.
+pub const BENCH_ASLEEP: u32 = 2;
+
 /// Most I/Os that a lane has in flight, whatever [`BenchArgs::batch`] says.
 pub const BENCH_BATCH_MAX: u32 = 64;
 
@@ -76,8 +80,10 @@ pub struct BenchTotals {
     pub doorbells: u64,
     /// Bytes of requests that lanes stored.
     pub request_bytes: u64,
+    /// Looks of lanes that waited, in vain or not.
+    pub polls: u64,
 }
-const _: () = assert!(size_of::<BenchTotals>() == 32);
+const _: () = assert!(size_of::<BenchTotals>() == 40);
 
 /// Arguments of the benchmark kernel.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -129,8 +135,10 @@ pub struct QueueBenchTotals {
     pub polled_by_cpu: u64,
     /// Bytes of submission entries that lanes stored.
     pub request_bytes: u64,
+    /// Looks of lanes that waited, in vain or not.
+    pub polls: u64,
 }
-const _: () = assert!(size_of::<QueueBenchTotals>() == 32);
+const _: () = assert!(size_of::<QueueBenchTotals>() == 40);
 
 /// Arguments of the benchmark kernels over queue pairs; as [`BenchArgs`] otherwise.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -160,6 +168,20 @@ pub struct QueueBenchArgs {
     pub flags: u32,
 }
 const _: () = assert!(size_of::<QueueBenchArgs>() == 88);
+
+/// Arguments of the kernel that only computes, beside which others are measured.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FmaArgs {
+    /// Device address of a `u64`, to which each thread adds 1 whose sums are right, and behind it one a
+    /// block, where the block stores the number of the SM it ran on.
+    pub results: u64,
+    /// Rounds of 64 multiply-adds a thread; at least 100.
+    pub rounds: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+const _: () = assert!(size_of::<FmaArgs>() == 16);
 
 /// Arguments of the kernels that probe a queue pair in the tests.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

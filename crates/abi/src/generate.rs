@@ -99,15 +99,16 @@ structures! {
     bench::BenchEdges("What the ends of one read must be.") { first, last }
     bench::BenchResult("How one I/O ended.") { latency_ns, status, flags, detail }
     bench::BenchTotals("What the lanes of one launch count together.") {
-        next, completions_polled, doorbells, request_bytes,
+        next, completions_polled, doorbells, request_bytes, polls,
     }
     bench::BenchArgs("Arguments of the benchmark kernel.") {
         rings, plan, edges, results, totals, ios, source, buffer, io_bytes, ring_count, batch,
         flags, limit_ms, reserved,
     }
     bench::QueueBenchTotals("What the lanes of one launch over queue pairs count together.") {
-        next, polled_by_gpu, polled_by_cpu, request_bytes,
+        next, polled_by_gpu, polled_by_cpu, request_bytes, polls,
     }
+    bench::FmaArgs("Arguments of the kernel that only computes.") { results, rounds, reserved }
     bench::QueueBenchArgs("Arguments of the benchmark kernels over queue pairs.") {
         queues, plan, edges, results, totals, ios, buffer, io_bytes, queue_count, batch, flags,
     }
@@ -156,7 +157,7 @@ fn queue_constants() -> Vec<Constant> {
 
 fn bench_constants() -> Vec<Constant> {
     constants!(bench:
-        u32 { BENCH_CHECK_EDGES, BENCH_BATCH_MAX }
+        u32 { BENCH_CHECK_EDGES, BENCH_ASLEEP, BENCH_BATCH_MAX }
         u16 { BENCH_EDGES_RIGHT, BENCH_SUBMITTED, BENCH_ALL_RIGHT }
     )
 }

@@ -199,6 +199,37 @@ pub enum Cache {
     Direct,
 }
 
+/// How lanes wait for what they asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitMode {
+    /// One warp a block looks for the others, and releases each through a barrier in shared memory.
+    Agent,
+    /// Each lane looks at its own word, with growing pauses.
+    #[default]
+    Word,
+}
+
+impl WaitMode {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Word => "word",
+        }
+    }
+
+    /// Warps of a block in which so many ask.
+    pub fn warps(self, asking: u32) -> u32 {
+        asking.saturating_add(u32::from(self == Self::Agent))
+    }
+
+    /// Warps that look for ends, where so many ask in each of so many blocks.
+    pub fn polling_warps(self, blocks: u32, asking: u32) -> u32 {
+        if self == Self::Agent { blocks } else { blocks * asking }
+    }
+}
+
 /// How much is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -328,6 +359,9 @@ pub struct BenchArgs {
     /// Memory of the completion queues of bam and copilot [default: bam device, copilot host].
     #[arg(long, value_enum)]
     pub cq: Option<QueueMemory>,
+    /// How lanes of ring and copilot wait: agent needs --batch 1, and adds a warp to each block.
+    #[arg(long, value_enum, default_value = "word")]
+    pub wait: WaitMode,
     /// Follow each read of bam by one of a block, as a fence; counted apart from I/Os.
     #[arg(long)]
     pub second_read: bool,
@@ -421,6 +455,10 @@ pub struct LimitArgs {
     /// Most pinned host memory.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "1G")]
     pub pinned_max: u64,
+    /// Threads of the software drive, each with a controller of its own, all of them one drive
+    /// [default: 1; 8 for a real GPU, at most half of the CPUs].
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub device_cores: Option<u32>,
     /// Pin side cores to CPUs, from this one up.
     #[arg(long, value_name = "CPU")]
     pub pin: Option<u32>,

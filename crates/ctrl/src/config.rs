@@ -5,7 +5,7 @@ use std::sync::Arc;
 use storage::Storage;
 use storage::faults::Injector;
 
-use crate::timing::TimingModel;
+use crate::timing::{Pacer, TimingModel};
 
 /// Smallest memory page of the controller, in bytes (CAP.MPSMIN = 0).
 pub(crate) const PAGE_BYTES_MIN: u32 = 4096;
@@ -59,6 +59,11 @@ pub struct Options {
     pub registered: Vec<mem::Region>,
     /// The drive that is stood for.
     pub timing: TimingModel,
+    /// Rate and bandwidth, where this controller is one of several that stand for one drive and are
+    /// stepped by one clock.
+    pub pacer: Option<Pacer>,
+    /// Tells the time in nanoseconds, where it shall be counted how long fetching commands takes.
+    pub fetch_clock: Option<fn() -> u64>,
     /// What an injected reset looks like.
     pub reset_fault: ResetFault,
     /// Serial number, at most 20 ASCII characters.
@@ -77,6 +82,8 @@ impl Options {
             storage_depth: 256,
             registered: Vec::new(),
             timing: TimingModel::default(),
+            pacer: None,
+            fetch_clock: None,
             reset_fault: ResetFault::default(),
             serial: "SIDECORE0001".to_owned(),
         }

@@ -151,6 +151,11 @@ impl Controller {
         Ok(Self::assemble(options, map, bar))
     }
 
+    /// Bytes of registers and doorbells, for [`Controller::with_bar`].
+    pub fn bar_bytes(options: &Options) -> usize {
+        Bar::bytes(options)
+    }
+
     /// The same with registers and doorbells in memory of the caller's choice, zeroed here: where a
     /// host in another process has mapped it too.
     ///
@@ -187,7 +192,7 @@ impl Controller {
             events: Events::default(),
             features: Features::new(options.queue_pairs_max),
             aborts_outstanding: 0,
-            timing: Timing::new(&options.timing),
+            timing: Timing::new(&options.timing, options.pacer.as_ref()),
             counters: Counters::default(),
             shared: SharedCounters::default(),
             scratch_pieces: Vec::new(),

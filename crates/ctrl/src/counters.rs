@@ -50,6 +50,10 @@ counters! {
     bytes_bounced,
     /// Requests made of the storage.
     storage_requests,
+    /// Time that fetching commands from their queues took, in nanoseconds; 0 without a clock for it.
+    fetch_ns,
+    /// Runs of commands that were fetched together.
+    fetch_runs,
     /// Errors that no command could carry: doorbells written wrongly, fatal states.
     stray_errors,
 }

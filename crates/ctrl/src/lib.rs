@@ -58,4 +58,4 @@ pub use config::{ControllerError, NamespaceOptions, Options, ResetFault};
 pub use controller::{Controller, Progress};
 pub use counters::{Counters, SharedCounters};
 pub use server::{Server, ServerError, ServerOptions};
-pub use timing::{Latency, TimingModel, TimingModelError};
+pub use timing::{Latency, Pacer, TimingModel, TimingModelError};

@@ -89,6 +89,38 @@ fn a_submission_queue_gives_each_entry_once_and_refuses_a_value_once() {
     }
 }
 
+/// Several at once, over the end of the memory too; what is stored behind the doorbell is not taken.
+#[test]
+fn a_submission_queue_fetches_what_was_announced_and_no_more() {
+    for depth in [2_u32, 3, 5, 64, 200] {
+        let memory = memory(200 * SUBMISSION_BYTES);
+        let mut queue = SubmissionQueue::new(memory.clone(), depth, 1);
+        let (mut stored, mut taken, mut runs) = (0_u64, 0_u64, 0);
+        for round in 1..40_u32 {
+            let count = round * 7 % depth;
+            for _ in 0..count {
+                let at = usize::try_from(stored % u64::from(depth)).expect("small");
+                memory.u64_at(at * SUBMISSION_BYTES).store(stored, Ordering::Relaxed);
+                stored += 1;
+            }
+            let tail = u32::try_from(stored % u64::from(depth)).expect("small");
+            assert_eq!(queue.ring(tail), if count == 0 { Ring::Same } else { Ring::Moved });
+            loop {
+                runs += u32::from(queue.wants_run());
+                let Some(entry) = queue.fetch() else { break };
+                assert_eq!(entry[..8], taken.to_le_bytes(), "depth {depth}");
+                taken += 1;
+            }
+            assert_eq!(taken, stored);
+        }
+        let needed = u64::from(runs) * u64::from(RUN);
+        assert!(
+            needed >= taken && (depth < 64 || u64::from(runs) * 8 < taken),
+            "{runs} for {taken}"
+        );
+    }
+}
+
 #[test]
 fn command_identifiers_are_claimed_and_released_one_by_one() {
     let mut queue = SubmissionQueue::new(memory(4096), 2, 1);

@@ -90,6 +90,14 @@ impl Controller {
             if submission.stuck {
                 break;
             }
+            if submission.wants_run() {
+                self.counters.fetch_runs += 1;
+                if let Some(clock) = self.options.fetch_clock {
+                    let before = clock();
+                    submission.fetch_run();
+                    self.counters.fetch_ns += clock().saturating_sub(before);
+                }
+            }
             let Some(entry) = submission.fetch() else { break };
             fetched += 1;
             let command: Command = zerocopy::transmute!(entry);

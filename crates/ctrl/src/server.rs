@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::controller::{Controller, Progress};
@@ -51,6 +52,10 @@ pub struct ServerOptions {
     pub sleep_max: Duration,
     /// Longest sleep while none is.
     pub park: Duration,
+    /// When its clock began: the same for servers whose controllers share a pacer.
+    pub origin: Instant,
+    /// CPU that the thread stays on.
+    pub cpu: Option<u32>,
 }
 
 impl Default for ServerOptions {
@@ -62,6 +67,8 @@ impl Default for ServerOptions {
             sleep_min: Duration::from_micros(50),
             sleep_max: Duration::from_millis(1),
             park: Duration::from_millis(10),
+            origin: Instant::now(),
+            cpu: None,
         }
     }
 }
@@ -194,7 +201,13 @@ fn serve(
     options: &ServerOptions,
     end: &Sender<()>,
 ) {
-    let start = Instant::now();
+    if let Some(cpu) = options.cpu {
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu as usize);
+        // Where it is refused, the scheduler decides.
+        let _anywhere = sched_setaffinity(None, &cpus);
+    }
+    let start = options.origin;
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let mut ladder = Ladder::new(options);
     let mut published_ns = 0;

@@ -9,9 +9,13 @@
 //! Rate and bandwidth are exact rational paces: they never drift, whatever the step width. Latency
 //! comes from a seeded generator, so that one seed and one order of commands give one set of times.
 //! The model only ever delays: a storage that is slower than the model stays slower.
+//!
+//! Several controllers can stand for one drive: a [`Pacer`] that they share gives each command its turn
+//! among those of all of them. They must then be stepped by one clock.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::random::Random;
 
@@ -255,22 +259,62 @@ impl Pace {
     }
 }
 
+/// Rate and bandwidth as commands take their turns.
+#[derive(Debug)]
+struct Paces {
+    commands: Option<Pace>,
+    bytes: Option<Pace>,
+}
+
+impl Paces {
+    fn new(model: &TimingModel) -> Self {
+        Self { commands: model.iops.map(Pace::new), bytes: model.bytes_per_second.map(Pace::new) }
+    }
+
+    /// When a command's turn has come and its payload has passed.
+    #[inline]
+    fn take(&mut self, now_ns: u64, payload_bytes: u64) -> u64 {
+        let turn = self.commands.as_mut().map_or(now_ns, |pace| pace.take(now_ns, 1).0);
+        let moved = self.bytes.as_mut().map_or(now_ns, |pace| pace.take(now_ns, payload_bytes).1);
+        turn.max(moved)
+    }
+}
+
+/// The rate and the bandwidth of one drive that several controllers make up. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Pacer(Arc<Mutex<Paces>>);
+
+impl Pacer {
+    /// Of a model's rate and bandwidth.
+    pub fn new(model: &TimingModel) -> Self {
+        Self(Arc::new(Mutex::new(Paces::new(model))))
+    }
+}
+
+#[derive(Debug)]
+enum Turns {
+    Own(Paces),
+    Shared(Pacer),
+}
+
 /// A [`TimingModel`] at work.
 #[derive(Debug)]
 pub(crate) struct Timing {
     latency: Latency,
-    commands: Option<Pace>,
-    bytes: Option<Pace>,
+    turns: Turns,
     random: Random,
     unlimited: bool,
 }
 
 impl Timing {
-    pub(crate) fn new(model: &TimingModel) -> Self {
+    pub(crate) fn new(model: &TimingModel, pacer: Option<&Pacer>) -> Self {
+        let turns = match pacer {
+            Some(pacer) => Turns::Shared(pacer.clone()),
+            None => Turns::Own(Paces::new(model)),
+        };
         Self {
             latency: model.latency.clone(),
-            commands: model.iops.map(Pace::new),
-            bytes: model.bytes_per_second.map(Pace::new),
+            turns,
             random: Random::new(model.seed),
             unlimited: model.is_unlimited(),
         }
@@ -282,9 +326,14 @@ impl Timing {
         if self.unlimited {
             return now_ns;
         }
-        let turn = self.commands.as_mut().map_or(now_ns, |pace| pace.take(now_ns, 1).0);
-        let moved = self.bytes.as_mut().map_or(now_ns, |pace| pace.take(now_ns, payload_bytes).1);
-        turn.max(moved).saturating_add(self.latency.sample(&mut self.random))
+        let turn = match &mut self.turns {
+            Turns::Own(paces) => paces.take(now_ns, payload_bytes),
+            Turns::Shared(Pacer(paces)) => {
+                let mut paces = paces.lock().unwrap_or_else(PoisonError::into_inner);
+                paces.take(now_ns, payload_bytes)
+            }
+        };
+        turn.saturating_add(self.latency.sample(&mut self.random))
     }
 }
 

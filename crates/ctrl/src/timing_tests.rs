@@ -3,7 +3,7 @@
 use super::*;
 
 fn timing(text: &str) -> Timing {
-    Timing::new(&text.parse().expect("a good model"))
+    Timing::new(&text.parse().expect("a good model"), None)
 }
 
 fn percentile(sorted: &[u64], percent: usize) -> u64 {
@@ -22,6 +22,18 @@ fn a_rate_that_divides_nothing_evenly_never_drifts() {
     let mut model = timing("iops=3");
     for n in 0..3_000u64 {
         assert_eq!(model.due_ns(0, 0), n * NS_PER_SECOND / 3, "command {n}");
+    }
+}
+
+/// Two controllers with one pacer have the rate of one drive together, whoever asks.
+#[test]
+fn controllers_that_share_a_pacer_share_its_rate() {
+    let model = "iops=1000,latency=5us".parse().expect("a good model");
+    let pacer = Pacer::new(&model);
+    let mut pair = [Timing::new(&model, Some(&pacer)), Timing::new(&model, Some(&pacer))];
+    for n in 0..100_usize {
+        let due_ns = pair[n * n % 3 % 2].due_ns(0, 4096);
+        assert_eq!(due_ns, n as u64 * 1_000_000 + 5_000, "command {n}");
     }
 }
 

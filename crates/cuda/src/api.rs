@@ -123,6 +123,7 @@ functions! {
     module_unload = "cuModuleUnload": fn(Opaque);
     module_function = "cuModuleGetFunction": fn(*mut Opaque, Opaque, *const c_char);
     function_attribute = "cuFuncGetAttribute": fn(*mut c_int, c_int, Opaque);
+    occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Opaque, c_int, usize);
     launch = "cuLaunchKernel": fn(
         Opaque, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Opaque, *mut *mut c_void,
         *mut *mut c_void

@@ -102,6 +102,20 @@ impl Function {
         Ok(Self { module, handle, registers, local_bytes, threads_max })
     }
 
+    /// Blocks of so many threads, and so much dynamic shared memory, that a multiprocessor holds at once.
+    ///
+    /// # Errors
+    /// `Call`.
+    pub fn blocks_per_multiprocessor(&self, threads: u32, shared: u32) -> Result<u32, CudaError> {
+        let context = &self.module.context;
+        context.enter()?;
+        let mut blocks = 0;
+        let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
+        let place = &raw mut blocks;
+        call!(context.api, occupancy(place, self.handle, threads, shared as usize))?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
     /// Starts the kernel on a stream of its own, with `arguments` as its one parameter by value.
     ///
     /// What the kernel does with the addresses in `arguments` is taken on trust: that is what a

@@ -137,6 +137,19 @@ pub enum GpuError {
     Unavailable(String),
 }
 
+/// What a kernel takes of a multiprocessor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KernelFacts {
+    /// Registers a thread, as the compiler chose.
+    pub registers: u32,
+    /// Bytes of local memory a thread: stack and spilled registers.
+    pub local_bytes: u32,
+    /// Blocks that a multiprocessor holds at once.
+    pub blocks_per_multiprocessor: u32,
+    /// Multiprocessors of the GPU.
+    pub multiprocessors: u32,
+}
+
 /// A GPU. (Twelve methods: one for each thing that a GPU is needed for.)
 pub trait Gpu: Send + Sync {
     /// What it is.
@@ -218,6 +231,19 @@ pub trait Gpu: Send + Sync {
     /// [`GpuError::Misuse`] where there is no such stream, or too many gates are closed;
     /// [`GpuError::Unavailable`].
     fn stream_gate(&self, stream: u64) -> Result<Box<dyn StreamGate>, GpuError>;
+    /// What compiler and driver say of a kernel in blocks of so many threads; `None` where nobody
+    /// compiled it for a GPU.
+    ///
+    /// # Errors
+    /// As [`Gpu::prepare`].
+    fn kernel_facts(
+        &self,
+        kernel: &Kernel,
+        threads_per_block: u32,
+    ) -> Result<Option<KernelFacts>, GpuError> {
+        let _ = (kernel, threads_per_block);
+        Ok(None)
+    }
     /// Domain, bus and device on PCI, where it has any.
     fn pci(&self) -> Option<String> {
         None
@@ -257,4 +283,8 @@ pub trait Launch: Send {
     fn abort(&mut self);
     /// CPU seconds that simulating it has cost so far; 0 on a real GPU.
     fn simulation_cpu_seconds(&self) -> f64;
+    /// Seconds that it ran by the device's own events, once it has ended; `None` where there are none.
+    fn device_seconds(&self) -> Option<f64> {
+        None
+    }
 }

@@ -16,7 +16,7 @@ use mem::Region;
 
 use crate::{
     Copy, CopyQueue, Description, DeviceMemory, Foreign, ForeignKind, Gpu, GpuError, Keeper,
-    Kernel, Launch, LaunchShape, Span, StreamGate,
+    Kernel, KernelFacts, Launch, LaunchShape, Span, StreamGate,
 };
 
 /// Streams that copies go through: about as many side cores can copy at once.
@@ -233,6 +233,21 @@ impl Gpu for CudaGpu {
         Ok(Box::new(CudaGate(gates.close(stream).map_err(unavailable)?)))
     }
 
+    fn kernel_facts(
+        &self,
+        kernel: &Kernel,
+        threads_per_block: u32,
+    ) -> Result<Option<KernelFacts>, GpuError> {
+        let function = self.function(kernel)?;
+        let blocks = function.blocks_per_multiprocessor(threads_per_block, 0);
+        Ok(Some(KernelFacts {
+            registers: function.registers,
+            local_bytes: function.local_bytes,
+            blocks_per_multiprocessor: blocks.map_err(unavailable)?,
+            multiprocessors: self.device.facts().multiprocessors,
+        }))
+    }
+
     fn pci(&self) -> Option<String> {
         Some(format!("{}.0", self.device.facts().pci))
     }
@@ -274,6 +289,10 @@ impl Launch for CudaLaunch {
 
     fn simulation_cpu_seconds(&self) -> f64 {
         0.0
+    }
+
+    fn device_seconds(&self) -> Option<f64> {
+        self.running.seconds().ok()
     }
 }
 

@@ -15,6 +15,7 @@
 /// `count(handle)` and `add_counts()` for what it counts itself.
 #pragma once
 
+#include <sidecore/agent.h>
 #include <sidecore/lanes.h>
 
 namespace bench {
@@ -172,10 +173,62 @@ SC_DEVICE void work_apart(const typename Link::Args& args, Link& link, u32 warp,
   }
 }
 
+/// One I/O a lane at a time, for whose end the block's agent looks.
+template <class Link>
+SC_DEVICE void work_watched(const typename Link::Args& args, Link& link, u32 warp, u32 mask,
+                            WaitBoard& board) {
+  for (;;) {
+    const u64 io = take<Link>(args, mask);
+    const bool mine = io < args.ios;
+    mask = arch::ballot(mask, mine);
+    if (!mine) return;
+    Flight<Link> flight = start(args, link, Lanes{mask}, warp, 0, io);
+    bool waits = true;
+    do {
+      const u64* const word = waits && flight.handle.pending() ? link.word_of(flight.handle) : nullptr;
+      board.wait(Lanes{mask}, arch::warp_index(), word, link.word_wanted(flight.handle));
+      if (waits) waits = !finish(args, link, Lanes::alone(), flight, 0);
+    } while (arch::any(mask, waits));
+  }
+}
+
+/// A block whose lanes are only there, until the host stores that nothing is left to do.
+template <class Link>
+SC_DEVICE bool asleep(const typename Link::Args& args) {
+  if ((args.flags & abi::BENCH_ASLEEP) == 0) return false;
+  const auto* const totals = reinterpret_cast<const typename Link::Totals*>(args.totals);
+  while (arch::load_relaxed(&totals->next) < args.ios) arch::pause(1000000, "bench: asleep");
+  return true;
+}
+
+/// A lane's part of a launch whose last warp of each block waits for the others.
+template <class Link>
+SC_DEVICE void work_by_agent(const typename Link::Args& args) {
+  SC_SHARED(WaitBoard, board);
+  const Lanes lanes = Lanes::here();
+  const u32 workers = (arch::block_threads() + 31) / 32 - 1;
+  board.open(workers);
+  if (asleep<Link>(args)) return;
+  if (arch::warp_index() == workers) {
+    const u64 looks = board.serve(lanes, Link::WORD_MASK);
+    auto* const totals = reinterpret_cast<typename Link::Totals*>(args.totals);
+    arch::fetch_add_device(&totals->polls, looks);
+    return;
+  }
+  Link link{args};
+  if (args.batch == 1 && link.attach()) {
+    const u32 warp = arch::block_index() * workers + arch::warp_index();
+    work_watched(args, link, warp, lanes.mask, board);
+    link.add_counts();
+  }
+  board.leave(lanes, arch::warp_index());
+}
+
 /// A lane's part of the launch.
 template <class Link>
 SC_DEVICE void work(const typename Link::Args& args) {
   const Lanes lanes = Lanes::here();
+  if (asleep<Link>(args)) return;
   Link link{args};
   if (args.batch == 0 || !link.attach()) return;
   const u32 warps = (arch::block_threads() + 31) / 32;

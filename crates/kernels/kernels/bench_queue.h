@@ -19,6 +19,7 @@ struct QueueLink {
   u64 by_gpu = 0;
   u64 by_cpu = 0;
   u64 sends = 0;
+  u64 polls = 0;
 
   SC_DEVICE explicit QueueLink(const Args& a) : args(a) {}
 
@@ -40,6 +41,10 @@ struct QueueLink {
     return queue.wait_until(handle, timeout_ns);
   }
 
+  static constexpr u64 WORD_MASK = Queue::WORD_MASK;
+  SC_DEVICE const u64* word_of(const Handle& handle) const { return queue.word_of(handle); }
+  SC_DEVICE u64 word_wanted(const Handle& handle) const { return queue.word_wanted(handle); }
+
   // Completions are found by looking for them, so each wait is worth while.
   SC_DEVICE bool together() const { return false; }
   SC_DEVICE bool seems_ended(const Handle&) const { return true; }
@@ -52,6 +57,7 @@ struct QueueLink {
 
   SC_DEVICE void count(const Handle& handle) {
     sends += handle.sends;
+    polls += handle.polls;
     if (handle.pending()) return;
     by_gpu += handle.drained && handle.by_gpu ? 1 : 0;
     by_cpu += handle.drained && !handle.by_gpu ? 1 : 0;
@@ -62,6 +68,7 @@ struct QueueLink {
     arch::fetch_add_device(&totals->polled_by_gpu, by_gpu);
     arch::fetch_add_device(&totals->polled_by_cpu, by_cpu);
     arch::fetch_add_device(&totals->request_bytes, sends * 64);
+    arch::fetch_add_device(&totals->polls, polls);
   }
 };
 

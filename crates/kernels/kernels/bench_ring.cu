@@ -1,59 +1,6 @@
 /// The benchmark's kernel over request rings.
-#include <sidecore/ring.h>
+#include "bench_ring.h"
 
-#include "bench.h"
-
-namespace {
-
-using namespace sidecore;
-
-/// A ring as the benchmark uses it.
-struct RingLink {
-  using Args = abi::BenchArgs;
-  using Handle = sidecore::Handle;
-  using Totals = abi::BenchTotals;
-
-  const Args& args;
-  Ring ring{};
-  u64 ended = 0;
-
-  SC_DEVICE explicit RingLink(const Args& a) : args(a) {}
-
-  SC_DEVICE bool attach() {
-    const auto* const views = reinterpret_cast<const abi::RingView*>(args.rings);
-    return ring.attach(views[arch::block_index() % args.ring_count]) == status::SUCCESS;
-  }
-
-  SC_DEVICE Handle submit(Lanes lanes, u32 warp, u32 slot, u64 io, u8 opcode, u64 offset) {
-    Transfer transfer{};
-    transfer.source = args.source;
-    transfer.source_offset = offset;
-    transfer.buffer = args.buffer;
-    transfer.buffer_offset = io * args.io_bytes;
-    transfer.bytes = args.io_bytes;
-    transfer.limit_ms = static_cast<u16>(args.limit_ms);
-    const u32 record = ring.record(warp, args.batch, slot);
-    return ring.submit(lanes, opcode, record, transfer, FOREVER);
-  }
-
-  SC_DEVICE Completion wait_until(Lanes lanes, Handle& handle, u64 timeout_ns) {
-    return ring.wait_until(lanes, handle, timeout_ns);
-  }
-
-  SC_DEVICE bool together() const { return ring.copies_reads(); }
-
-  SC_DEVICE bool seems_ended(const Handle& handle) const { return ring.seems_ended(handle); }
-  // A ring ends every request.
-  SC_DEVICE bool forget(const Handle&, u64) const { return false; }
-  SC_DEVICE void count(const Handle&) { ended += 1; }
-
-  SC_DEVICE void add_counts() const {
-    auto* const totals = reinterpret_cast<Totals*>(args.totals);
-    arch::fetch_add_device(&totals->completions_polled, ended);
-    arch::fetch_add_device(&totals->request_bytes, ended * sizeof(abi::RequestEntry));
-  }
-};
-
-}  // namespace
-
-SC_KERNEL(sidecore_bench_ring, sidecore::abi::BenchArgs, args) { bench::work<RingLink>(args); }
+SC_KERNEL(sidecore_bench_ring, sidecore::abi::BenchArgs, args) {
+  bench::work<bench::RingLink>(args);
+}

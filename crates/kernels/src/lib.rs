@@ -24,9 +24,12 @@ macro_rules! program {
 const BENCH: &Program = program!("bench_ring.cu");
 const BENCH_DATA: &Program = program!("bench_data.cu");
 const CLOCKS: &Program = program!("clock.cu");
+const BENCH_BY_AGENT: &Program = program!("bench_ring_agent.cu");
 const QUEUE_BAM: &Program = program!("bench_bam.cu");
 const QUEUE_COPILOT: &Program = program!("bench_copilot.cu");
+const QUEUE_BY_AGENT: &Program = program!("bench_copilot_agent.cu");
 const QUEUE_PROBE: &Program = program!("queue_probe.cu");
+const COMPUTING: &Program = program!("fma.cu");
 const COPIES: &Program = program!("copy.cu");
 const PROBE: &Program = program!("probe.cu");
 const QUEUE_TRIALS: &Program = program!("queue_trial.cu");
@@ -68,8 +71,12 @@ kernels! {
     BENCH_CHECK = sidecore_bench_check in BENCH_DATA;
     /// Puts the pattern where planned writes take it, and poison where reads bring it; takes the same.
     BENCH_PREPARE = sidecore_bench_prepare in BENCH_DATA;
+    /// As `BENCH_COPILOT`, with the last warp of each block waiting for the others; batch 1 only.
+    BENCH_COPILOT_AGENT = sidecore_bench_copilot_agent in QUEUE_BY_AGENT;
     /// Does planned I/Os over rings; takes `abi::bench::BenchArgs`.
     BENCH_RING = sidecore_bench_ring in BENCH;
+    /// As `BENCH_RING`, with the last warp of each block waiting for the others; batch 1 only.
+    BENCH_RING_AGENT = sidecore_bench_ring_agent in BENCH_BY_AGENT;
     /// As `BAM_BATCH`, over a `copilot` queue pair.
     COPILOT_BATCH = sidecore_copilot_batch in QUEUE_PROBE;
     /// As `BAM_GIVE_UP`.
@@ -83,6 +90,8 @@ kernels! {
     CLOCK = sidecore_clock in CLOCKS;
     /// Copies memory; takes three words: to, from, bytes (a multiple of 16).
     COPY = sidecore_copy in COPIES;
+    /// Only computes; takes `abi::bench::FmaArgs`.
+    FMA = sidecore_fma in COMPUTING;
     /// Publishes one read a lane and leaves; takes `abi::bench::ProbeArgs`, as all `PROBE_`.
     PROBE_ABANDON = sidecore_probe_abandon in PROBE;
     /// Reads and checks, each lane by itself.

@@ -19,6 +19,8 @@ use sidecore_kernels as kernels;
 use storage::{Faulty, Storage, faults::FaultScript, pattern};
 use zerocopy::{FromZeros, IntoBytes};
 
+/// Threads of a block of two warps and one that waits for them.
+const WATCHED: u32 = 96;
 const IO_BYTES: u32 = 4096;
 const IOS: usize = 1000;
 
@@ -97,7 +99,12 @@ fn run_on(bed: &Bed, shape: LaunchShape, batch: u32, plan: Vec<BenchIo>) -> Ran 
         limit_ms: 0,
         reserved: 0,
     };
-    bed.launch(&kernels::BENCH_RING, shape, args.as_bytes());
+    let kernel = if shape.threads_per_block == WATCHED {
+        kernels::BENCH_RING_AGENT
+    } else {
+        kernels::BENCH_RING
+    };
+    bed.launch(&kernel, shape, args.as_bytes());
     results_window.read_bytes(0, results.as_mut_bytes());
     totals_window.read_bytes(0, totals.as_mut_bytes());
     Ran { results, totals, plan, buffer }
@@ -144,6 +151,21 @@ fn every_planned_io_is_done_once_and_checked() {
         assert_eq!(ran.totals.request_bytes, IOS as u64 * 32, "{at}");
         assert_eq!(ran.totals.doorbells, 0, "{at}");
         assert_eq!(bed.ring.counters().completions, IOS as u64, "{at}");
+    }
+}
+
+/// The same where a third warp of each block waits for the other two, also for what comes late.
+#[test]
+fn an_agent_sees_every_end_for_the_warps_of_its_block() {
+    for script in [None, Some("late:ms=5,every=50,n=8")] {
+        let (bed, _) = bed(ReadRoute::Window, 1, script);
+        let ran = run_on(&bed, shape(2, WATCHED), 1, plan(usize::MAX));
+        for (i, result) in ran.results.iter().enumerate() {
+            let flags = BENCH_SUBMITTED | BENCH_EDGES_RIGHT;
+            assert_eq!((result.status, result.flags), (status::SUCCESS, flags), "I/O {i}");
+        }
+        assert_eq!(ran.totals.completions_polled, IOS as u64);
+        assert!(ran.totals.polls > 0);
     }
 }
 

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const HEADERS: [&str; 10] = [
+const HEADERS: [&str; 12] = [
+    "agent.h",
+    "impl/backoff.h",
     "ring.h",
     "bam.h",
     "copilot.h",

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::bench::{
-    BENCH_CHECK_EDGES, BENCH_EDGES_RIGHT, BENCH_SUBMITTED, BenchEdges, BenchIo, BenchResult,
-    QueueBenchArgs, QueueBenchTotals,
+    BENCH_ASLEEP, BENCH_CHECK_EDGES, BENCH_EDGES_RIGHT, BENCH_SUBMITTED, BenchEdges, BenchIo,
+    BenchResult, FmaArgs, QueueBenchArgs, QueueBenchTotals,
 };
 use abi::queue::{DmaBufferView, QueuePairView, QueueState};
 use abi::ring::OP_READ;
@@ -41,6 +41,10 @@ fn host(bytes: &[u8]) -> Region {
 }
 
 fn run(bed: &mut QueueBed, kernel: &Kernel, batch: u32) -> Ran {
+    run_on(bed, kernel, batch, 64)
+}
+
+fn run_on(bed: &mut QueueBed, kernel: &Kernel, batch: u32, threads_per_block: u32) -> Ran {
     let gpu = SimulatedGpu::new(SimulatedOptions { threads: 1, ..SimulatedOptions::default() });
     let buffer = Region::map_anonymous(IOS * IO_BYTES, MemoryKind::Window).unwrap();
     buffer.fill(0, IOS * IO_BYTES, 0xa5);
@@ -76,7 +80,7 @@ fn run(bed: &mut QueueBed, kernel: &Kernel, batch: u32) -> Ran {
         batch,
         flags: BENCH_CHECK_EDGES,
     };
-    let shape = LaunchShape { blocks: 2, threads_per_block: 64, shared_bytes: 0 };
+    let shape = LaunchShape { blocks: 2, threads_per_block, shared_bytes: 0 };
     let mut launch = gpu.launch(kernel, shape, args.as_bytes()).unwrap();
     let over = AtomicBool::new(false);
     let agent = std::thread::scope(|scope| {
@@ -128,4 +132,55 @@ fn every_planned_io_is_done_once_and_counted_where_it_happens() {
             println!("{at}: {sq} SQ and {cq} CQ doorbells by lanes for {ios} I/Os");
         }
     }
+}
+
+/// Two warps of each block ask, the third waits for them: all ends are seen, by fewer looks than when
+/// each warp looks for itself.
+#[test]
+fn an_agent_sees_every_end_for_the_warps_of_its_block() {
+    let config = Config { prp_lists: false, cid_log2: 12, ..Config::copilot(6) };
+    let mut bed = QueueBed::new(config.clone());
+    let watched = run_on(&mut bed, &kernels::BENCH_COPILOT_AGENT, 1, 96);
+    for (io, result) in watched.results.iter().enumerate() {
+        let flags = BENCH_EDGES_RIGHT | BENCH_SUBMITTED;
+        assert_eq!((result.status, result.flags), (0, flags), "{io} {result:?}");
+    }
+    assert_eq!(watched.totals.polled_by_cpu, IOS as u64);
+    let mut bed = QueueBed::new(config);
+    let alone = run_on(&mut bed, &kernels::BENCH_COPILOT, 1, 64);
+    assert!(watched.totals.polls > 0 && alone.totals.polls >= IOS as u64);
+}
+
+/// A kernel that is asleep does nothing until it is told that there is nothing to do.
+#[test]
+fn a_kernel_asleep_touches_nothing_and_ends_when_told() {
+    let gpu = SimulatedGpu::new(SimulatedOptions { threads: 1, ..SimulatedOptions::default() });
+    let totals = Region::map_anonymous(4096, MemoryKind::Host).unwrap();
+    let mut args = QueueBenchArgs::new_zeroed();
+    (args.totals, args.ios, args.batch) = (totals.address(), 1000, 1);
+    args.flags = BENCH_ASLEEP;
+    for kernel in [kernels::BENCH_BAM, kernels::BENCH_COPILOT, kernels::BENCH_COPILOT_AGENT] {
+        totals.u64_at(0).store(0, Ordering::Relaxed);
+        let shape = LaunchShape { blocks: 2, threads_per_block: 64, shared_bytes: 0 };
+        let mut launch = gpu.launch(&kernel, shape, args.as_bytes()).unwrap();
+        assert!(launch.wait(Duration::from_millis(30)).is_none(), "{} ended", kernel.name);
+        assert_eq!(totals.u64_at(0).load(Ordering::Relaxed), 0, "{} took work", kernel.name);
+        totals.u64_at(0).store(1000, Ordering::Relaxed);
+        launch.wait(Duration::from_secs(60)).expect("it ends").unwrap();
+    }
+}
+
+/// Every thread's sums are right, and each block has said where it ran.
+#[test]
+fn the_neighbour_that_computes_is_right() {
+    let gpu = SimulatedGpu::new(SimulatedOptions { threads: 1, ..SimulatedOptions::default() });
+    let results = Region::map_anonymous(4096, MemoryKind::Host).unwrap();
+    results.fill(0, 4096, 0xff);
+    results.u64_at(0).store(0, Ordering::Relaxed);
+    let args = FmaArgs { results: results.address(), rounds: 200, reserved: 0 };
+    let shape = LaunchShape { blocks: 3, threads_per_block: 64, shared_bytes: 0 };
+    let mut launch = gpu.launch(&kernels::FMA, shape, args.as_bytes()).unwrap();
+    launch.wait(Duration::from_secs(60)).expect("it ends").unwrap();
+    let words: Vec<u64> = (0..5).map(|n| results.u64_at(8 * n).load(Ordering::Relaxed)).collect();
+    assert_eq!(words, [192, 0, 1, 2, u64::MAX]);
 }

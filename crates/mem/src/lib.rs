@@ -17,6 +17,7 @@ mod fence;
 pub mod model;
 mod region;
 mod streaming;
+mod streaming_loads;
 
 pub use address_map::{AddressMap, RegionId, Snapshot};
 pub use cell::{SharedRows, SharedU32, SharedU64, SharedWords};

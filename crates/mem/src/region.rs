@@ -11,7 +11,7 @@ use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::cell::{SharedRows, SharedU32, SharedU64, SharedWords};
-use crate::streaming;
+use crate::{streaming, streaming_loads};
 
 /// Where a region lies, which decides how stores to it may be ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -297,7 +297,8 @@ impl Region {
         SharedU32::new(unsafe { &*pointer })
     }
 
-    /// Copies bytes out of the region. What others write meanwhile may be seen in part.
+    /// Copies bytes out of the region. What others write meanwhile may be seen in part. Out of a window,
+    /// by streaming loads of whole lines, as far as they are whole.
     ///
     /// # Panics
     /// Where the range is outside.
@@ -305,6 +306,11 @@ impl Region {
         let source = self.pointer(offset, target.len());
         #[cfg(feature = "model")]
         if crate::model::read_bytes(source.addr(), target) {
+            return;
+        }
+        if self.kind == MemoryKind::Window {
+            // SAFETY: in bounds by `pointer`; `target` is exclusive and does not overlap foreign memory.
+            unsafe { streaming_loads::load(target.as_mut_ptr(), source, target.len()) };
             return;
         }
         // SAFETY: in bounds by `pointer`; `target` is exclusive and cannot overlap foreign memory.

@@ -44,6 +44,7 @@ constexpr u32 CID_TAKEN = 0x1u;
 constexpr u32 CID_RETIRED = 0x2u;
 
 constexpr u32 BENCH_CHECK_EDGES = 0x1u;
+constexpr u32 BENCH_ASLEEP = 0x2u;
 constexpr u32 BENCH_BATCH_MAX = 0x40u;
 constexpr u16 BENCH_EDGES_RIGHT = 0x1u;
 constexpr u16 BENCH_SUBMITTED = 0x2u;
@@ -329,12 +330,14 @@ struct alignas(8) BenchTotals {
   u64 completions_polled;
   u64 doorbells;
   u64 request_bytes;
+  u64 polls;
 };
-static_assert(sizeof(BenchTotals) == 32, "size of BenchTotals");
+static_assert(sizeof(BenchTotals) == 40, "size of BenchTotals");
 static_assert(SIDECORE_OFFSETOF(BenchTotals, next) == 0, "next");
 static_assert(SIDECORE_OFFSETOF(BenchTotals, completions_polled) == 8, "completions_polled");
 static_assert(SIDECORE_OFFSETOF(BenchTotals, doorbells) == 16, "doorbells");
 static_assert(SIDECORE_OFFSETOF(BenchTotals, request_bytes) == 24, "request_bytes");
+static_assert(SIDECORE_OFFSETOF(BenchTotals, polls) == 32, "polls");
 
 /// Arguments of the benchmark kernel.
 struct alignas(8) BenchArgs {
@@ -375,12 +378,25 @@ struct alignas(8) QueueBenchTotals {
   u64 polled_by_gpu;
   u64 polled_by_cpu;
   u64 request_bytes;
+  u64 polls;
 };
-static_assert(sizeof(QueueBenchTotals) == 32, "size of QueueBenchTotals");
+static_assert(sizeof(QueueBenchTotals) == 40, "size of QueueBenchTotals");
 static_assert(SIDECORE_OFFSETOF(QueueBenchTotals, next) == 0, "next");
 static_assert(SIDECORE_OFFSETOF(QueueBenchTotals, polled_by_gpu) == 8, "polled_by_gpu");
 static_assert(SIDECORE_OFFSETOF(QueueBenchTotals, polled_by_cpu) == 16, "polled_by_cpu");
 static_assert(SIDECORE_OFFSETOF(QueueBenchTotals, request_bytes) == 24, "request_bytes");
+static_assert(SIDECORE_OFFSETOF(QueueBenchTotals, polls) == 32, "polls");
+
+/// Arguments of the kernel that only computes.
+struct alignas(8) FmaArgs {
+  u64 results;
+  u32 rounds;
+  u32 reserved;
+};
+static_assert(sizeof(FmaArgs) == 16, "size of FmaArgs");
+static_assert(SIDECORE_OFFSETOF(FmaArgs, results) == 0, "results");
+static_assert(SIDECORE_OFFSETOF(FmaArgs, rounds) == 8, "rounds");
+static_assert(SIDECORE_OFFSETOF(FmaArgs, reserved) == 12, "reserved");
 
 /// Arguments of the benchmark kernels over queue pairs.
 struct alignas(8) QueueBenchArgs {

@@ -11,11 +11,17 @@
 ///   SC_DEVICE                        marks a device function or a device method (inline)
 ///   SC_OUTLINE                       marks a device template that is called, not copied to each call
 ///   SC_KERNEL(name, Type, args) {}   defines a kernel whose one argument is a `const Type args`
+///   SC_KERNEL_LIMITED(name, Type, args, registers) {}   the same, with at most so many registers a thread
+///                                    (where the compiler is older than CUDA 12.4: at most 64)
 ///   SC_SHARED(Type, name);           one uninitialised object of the block, inside a device function
 ///
 /// u32 thread_index(), block_index(), block_threads(), grid_blocks(), lane_index(), warp_index()
 ///   Who this lane is: thread in block, block in grid, threads a block, blocks in the grid, lane in
 ///   warp (0..31), warp in block.
+///   Participants: thread. Order: none. Blocks: never. Effects: none.
+///
+/// u32 processor_index()
+///   The SM that this lane runs on now; on the simulated GPU the block's number.
 ///   Participants: thread. Order: none. Blocks: never. Effects: none.
 ///
 /// u32 popcount(u32 bits)       bits that are set
@@ -76,6 +82,20 @@
 /// void fence_acquire_system()    earlier loads before later accesses, system scope
 ///   Participants: thread; what was seen from others (after sync_warp, sync_threads or an acquire)
 ///   is ordered too. Order: as said. Blocks: never. Effects: none.
+///
+/// u32/u64 load_block(const T* p)      void store_block(T* p, T v)
+///   One naturally aligned access to the block's shared memory. Participants: thread.
+///   Order: acquire, release, in the block. Blocks: never. Effects: the store.
+///
+/// void barrier_init(u64* barrier)      a barrier in shared memory of which one arrival ends a phase
+/// void barrier_arrive(u64* barrier)    ends the present phase
+///   Participants: thread; after `barrier_init` sync_threads, before others use it. Order: release, in
+///   the block. Blocks: never. Effects: the barrier.
+///
+/// bool barrier_try_wait(u64* barrier, u32 parity, const char* site)
+///   Whether the phase of this parity (the first one's is 0) is over; `site` as for pause.
+///   Participants: thread. Order: acquire, in the block, where it is. Effects: none.
+///   Blocks: for a short time that the hardware chooses, off the scheduler, or until it is over.
 ///
 /// u64 timer_ns()
 ///   A monotonic clock that all lanes share; never comparable with a CPU clock.

@@ -19,6 +19,14 @@
 
 #define SC_KERNEL(name, ArgsType, args) extern "C" __global__ void name(const ArgsType args)
 
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1204
+#define SC_REGISTERS(count) __maxnreg__(count)
+#else
+#define SC_REGISTERS(count) __launch_bounds__(1024)
+#endif
+#define SC_KERNEL_LIMITED(name, ArgsType, args, registers) \
+  extern "C" __global__ void SC_REGISTERS(registers) name(const ArgsType args)
+
 #define SC_SHARED(Type, name) __shared__ Type name
 
 namespace sidecore {
@@ -51,6 +59,12 @@ SC_DEVICE u32 block_threads() { return cuda::ntid(); }
 SC_DEVICE u32 grid_blocks() { return cuda::nctaid(); }
 SC_DEVICE u32 lane_index() { return cuda::laneid(); }
 SC_DEVICE u32 warp_index() { return cuda::tid() / 32; }
+
+SC_DEVICE u32 processor_index() {
+  u32 value;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(value));
+  return value;
+}
 
 SC_DEVICE u32 popcount(u32 bits) {
   u32 count;
@@ -211,6 +225,55 @@ SC_DEVICE void fence_device() { asm volatile("fence.acq_rel.gpu;" : : : "memory"
 SC_DEVICE void fence_total_system() { asm volatile("fence.sc.sys;" : : : "memory"); }
 // A fence that only acquires needs sm_90; this one is right everywhere.
 SC_DEVICE void fence_acquire_system() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
+
+SC_DEVICE u32 load_block(const u32* p) {
+  u32 value;
+  asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+SC_DEVICE u64 load_block(const u64* p) {
+  u64 value;
+  asm volatile("ld.acquire.cta.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+  return value;
+}
+SC_DEVICE void store_block(u32* p, u32 value) {
+  asm volatile("st.release.cta.u32 [%0], %1;" : : "l"(p), "r"(value) : "memory");
+}
+SC_DEVICE void store_block(u64* p, u64 value) {
+  asm volatile("st.release.cta.u64 [%0], %1;" : : "l"(p), "l"(value) : "memory");
+}
+
+#define SC_BARRIER(instruction) \
+  "{\n\t.reg .u64 s;\n\tcvta.to.shared.u64 s, %0;\n\t" instruction "\n\t}"
+SC_DEVICE void barrier_init(u64* barrier) {
+  asm volatile(SC_BARRIER("mbarrier.init.shared.b64 [s], 1;") : : "l"(barrier) : "memory");
+}
+SC_DEVICE void barrier_arrive(u64* barrier) {
+  asm volatile(SC_BARRIER(".reg .b64 t;\n\tmbarrier.arrive.shared.b64 t, [s];")
+               :
+               : "l"(barrier)
+               : "memory");
+}
+#undef SC_BARRIER
+SC_DEVICE bool barrier_try_wait(u64* barrier, u32 parity, const char*) {
+  u32 over;
+#if __CUDA_ARCH__ >= 900
+#define SC_WAIT "mbarrier.try_wait.parity.shared.b64 p, [s], %2;"
+#else
+#define SC_WAIT "mbarrier.test_wait.parity.shared.b64 p, [s], %2;"
+#endif
+  asm volatile(
+      "{\n\t.reg .pred p;\n\t.reg .u64 s;\n\tcvta.to.shared.u64 s, %1;\n\t" SC_WAIT
+      "\n\tselp.u32 %0, 1, 0, p;\n\t}"
+      : "=r"(over)
+      : "l"(barrier), "r"(parity)
+      : "memory");
+#undef SC_WAIT
+#if __CUDA_ARCH__ < 900
+  if (over == 0) asm volatile("nanosleep.u32 500;" : : : "memory");
+#endif
+  return over != 0;
+}
 
 SC_DEVICE u64 timer_ns() {
   u64 now;

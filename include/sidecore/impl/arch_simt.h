@@ -22,6 +22,8 @@
   }                                                                        \
   static inline void name##_sc_body(const ArgsType args)
 
+#define SC_KERNEL_LIMITED(name, ArgsType, args, registers) SC_KERNEL(name, ArgsType, args)
+
 #define SC_SHARED(Type, name)                                              \
   static char name##_sc_key;                                               \
   Type& name = *static_cast<Type*>(                                        \
@@ -131,6 +133,8 @@ SC_DEVICE u32 block_threads() { return sidecore_simt_thread.view->block_threads;
 SC_DEVICE u32 grid_blocks() { return sidecore_simt_thread.view->grid_blocks; }
 SC_DEVICE u32 lane_index() { return sidecore_simt_thread.view->lane; }
 SC_DEVICE u32 warp_index() { return sidecore_simt_thread.view->warp; }
+
+SC_DEVICE u32 processor_index() { return sidecore_simt_thread.view->block; }
 
 SC_DEVICE u32 popcount(u32 bits) { return static_cast<u32>(__builtin_popcount(bits)); }
 SC_DEVICE u32 lowest_bit(u32 bits) { return static_cast<u32>(__builtin_ctz(bits)); }
@@ -258,6 +262,20 @@ SC_DEVICE void fence_acquire_system() { simt::fence(simt::ACQUIRE, simt::SYSTEM)
 
 SC_DEVICE u64 timer_ns() { return sidecore_simt_timer(); }
 SC_DEVICE void pause(u32 ns, const char* site) { sidecore_simt_pause(ns, site); }
+
+// The block's own memory is not modelled: lanes of a block meet in it as they run.
+SC_DEVICE u32 load_block(const u32* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+SC_DEVICE u64 load_block(const u64* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+SC_DEVICE void store_block(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+SC_DEVICE void store_block(u64* p, u64 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+// A barrier is the number of its phases that are over.
+SC_DEVICE void barrier_init(u64* barrier) { store_block(barrier, 0); }
+SC_DEVICE void barrier_arrive(u64* barrier) { store_block(barrier, load_block(barrier) + 1); }
+SC_DEVICE bool barrier_try_wait(u64* barrier, u32 parity, const char* site) {
+  if ((load_block(barrier) & 1) != parity) return true;
+  pause(1000, site);
+  return false;
+}
 
 }  // namespace arch
 }  // namespace sidecore

@@ -84,21 +84,31 @@ SC_DEVICE void QueuePair<P>::pass(bool everything) {
   if (!protocol().may_drain()) return;
   const u64 head = arch::load_relaxed_device(&state()->cq_head);
   u64 to = head, last = 0;
-  for (; to - head < depth(); ++to) {
-    const u64 answer = load_answer(to);
-    if (!is_new(answer, to)) break;
-    // Payload before entry before completion word. Pairs with the drive's order, and with `look`.
-    arch::fence_system();
-    if (P::SCANS) {
-      const bool taken = arch::load_relaxed_device(word(view_->head_marks, slot_of(to))) == to;
-      if (!taken && !everything && !is_retired(answer)) break;
-      if (!taken && claim(to)) deliver(answer, static_cast<u32>(now >> 32));
-    } else {
-      deliver(answer, static_cast<u32>(now >> 32));
+  for (bool more = true; more && to - head < depth();) {
+    // Several at once, so that their loads are under way together.
+    u64 answers[QUEUE_GLANCE], marks[QUEUE_GLANCE];
+    for (u32 n = 0; n < QUEUE_GLANCE; ++n) answers[n] = load_answer(to + n);
+    for (u32 n = 0; n < QUEUE_GLANCE && P::SCANS; ++n) {
+      marks[n] = arch::load_relaxed_device(word(view_->head_marks, slot_of(to + n)));
     }
-    last = answer;
+    for (u32 n = 0; n < QUEUE_GLANCE && more; ++n) {
+      more = to - head < depth() && is_new(answers[n], to) &&
+             (!P::SCANS || everything || marks[n] == to || is_retired(answers[n]));
+      if (!more) break;
+      last = answers[n];
+      ++to;
+    }
   }
   if (to == head) return;
+  // Payload before entry before completion word. Pairs with the drive's order, and with `look`.
+  arch::fence_system();
+  for (u64 at = head; at != to; ++at) {
+    if (P::SCANS) {
+      if (arch::load_relaxed_device(word(view_->head_marks, slot_of(at))) == at) continue;
+      if (!claim(at)) continue;
+    }
+    deliver(load_answer(at), static_cast<u32>(now >> 32));
+  }
   move_head(to, last);
   protocol().head_moved(to);
 }

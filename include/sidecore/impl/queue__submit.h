@@ -12,6 +12,8 @@ namespace sidecore {
 constexpr u32 QUEUE_FULL_PAUSE_NS = 128;
 /// Command ids that a lane tries before it looks at the clock.
 constexpr u32 QUEUE_CID_TRIES = 8;
+/// Entries, or marks, that a lane looks at together.
+constexpr u32 QUEUE_GLANCE = 8;
 /// Limits after which a lane gives up on a host that does not react to complaints.
 constexpr u32 QUEUE_LIMITS_MAX = 8;
 
@@ -270,9 +272,16 @@ SC_DEVICE void QueuePair<P>::push_tail() const {
     arch::fence_system();
     const u64 tail = arch::load_relaxed_device(&s->tail);
     u64 end = tail;
-    while (end - tail < depth() &&
-           arch::load_relaxed_device(word(view_->tail_marks, slot_of(end))) == end) {
-      ++end;
+    for (bool more = true; more && end - tail < depth();) {
+      // Several at once, so that their loads are under way together.
+      u64 marks[QUEUE_GLANCE];
+      for (u32 n = 0; n < QUEUE_GLANCE; ++n) {
+        marks[n] = arch::load_relaxed_device(word(view_->tail_marks, slot_of(end + n)));
+      }
+      for (u32 n = 0; n < QUEUE_GLANCE && more; ++n) {
+        more = end - tail < depth() && marks[n] == end;
+        if (more) ++end;
+      }
     }
     if (end != tail) {
       arch::store_relaxed_device(&s->tail, end);

@@ -2,10 +2,11 @@
 #pragma once
 
 #include "../queue.h"
+#include "backoff.h"
 
 namespace sidecore {
 
-/// Pauses between looks at a completion word: from this to sixteen times it.
+/// First pause between looks at a completion word.
 constexpr u32 QUEUE_WAIT_PAUSE_NS = 64;
 /// Looks at the word between two looks at state and clock.
 constexpr u32 QUEUE_STATE_PERIOD = 8;
@@ -79,16 +80,15 @@ template <class P>
 SC_OUTLINE void QueuePair<P>::poll(QueueHandle& handle, u64 timeout_ns) {
   if (!handle.pending()) return;
   const u64 started_ns = timeout_ns == FOREVER ? 0 : arch::timer_ns();
-  u32 pause_ns = QUEUE_WAIT_PAUSE_NS;
-  for (u32 round = 1; !look(handle); ++round) {
+  Backoff backoff(QUEUE_WAIT_PAUSE_NS);
+  for (u32 round = 1; handle.polls += 1, !look(handle); ++round) {
     if (protocol().seek(handle, round)) return;
     const bool over = timeout_ns != FOREVER && arch::timer_ns() - started_ns >= timeout_ns;
     if (over || round % QUEUE_STATE_PERIOD == 0) {
       if (look(handle) || lost(handle) || late(handle)) return;
     }
     if (over) return;
-    arch::pause(pause_ns, "queue: a completion");
-    if (pause_ns < QUEUE_WAIT_PAUSE_NS * 16) pause_ns *= 2;
+    backoff.pause("queue: a completion");
   }
 }
 

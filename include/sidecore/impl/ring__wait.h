@@ -2,10 +2,11 @@
 #pragma once
 
 #include "../ring.h"
+#include "backoff.h"
 
 namespace sidecore {
 
-/// Pauses between looks at a record: from this to sixteen times it.
+/// First pause between looks at a record.
 constexpr u32 RING_WAIT_PAUSE_NS = 64;
 /// Looks at the record between two looks at the ring's state.
 constexpr u32 RING_STATE_PERIOD = 8;
@@ -46,13 +47,12 @@ SC_DEVICE bool Ring::lost(Handle& handle) const {
 SC_DEVICE void Ring::poll(Handle& handle, u64 timeout_ns) const {
   if (!handle.pending()) return;
   const u64 started_ns = timeout_ns == FOREVER ? 0 : arch::timer_ns();
-  u32 pause_ns = RING_WAIT_PAUSE_NS;
-  for (u32 round = 1; !look(handle); ++round) {
+  Backoff backoff(RING_WAIT_PAUSE_NS);
+  for (u32 round = 1; handle.polls += 1, !look(handle); ++round) {
     const bool over = timeout_ns != FOREVER && arch::timer_ns() - started_ns >= timeout_ns;
     if ((over || round % RING_STATE_PERIOD == 0) && lost(handle)) return;
     if (over) return;
-    arch::pause(pause_ns, "ring: a completion");
-    if (pause_ns < RING_WAIT_PAUSE_NS * 16) pause_ns *= 2;
+    backoff.pause("ring: a completion");
   }
 }
 

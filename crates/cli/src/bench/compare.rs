@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use gpu::{Choice, Gpu};
+use gpu::Gpu;
 
 use crate::args::{BenchArgs, CompareArgs, Drive, Key, Override, PathName, QueueMemory, ShapeArgs};
 use crate::bench::data::Data;
@@ -168,9 +168,9 @@ impl Comparison {
         let queues = cells.iter().map(|cell| cell.shape.queues).max().unwrap_or(1);
         let data = Data::make(&first.directory, first.data_bytes)?;
         let options = first.path_options(&first.points[0]).source_options();
-        let drive = SoftwareDrive::open(&options.drive(queues), &data)?;
+        let gpu = paths::open_gpu(args.limits.gpu)?;
+        let drive = SoftwareDrive::open(&options.drive(queues), &data, &gpu)?;
         let progress = Progress::new(cells.len() as u64 * u64::from(args.repeats));
-        let gpu = paths::open_gpu(Choice::Simulated)?;
         Ok(Self { drive, gpu, data, args: args.clone(), progress, done: 0 })
     }
 

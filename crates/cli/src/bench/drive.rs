@@ -1,18 +1,30 @@
-//! The software NVMe drive over the data: one controller, its thread, and the driver that started
-//! it. Several paths can use one drive one after the other.
+//! The software NVMe drive over the data: its controllers, their threads, and the drivers that started
+//! them. Several paths can use one drive one after the other.
+//!
+//! A drive may have several controllers, each with a thread (a *device core*) of its own: they share
+//! the data, and rate and bandwidth of the timing model, so that together they are one drive. Queue
+//! pairs are dealt to them in turn.
 
+use std::fs::OpenOptions;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use ctrl::{
-    Controller, NamespaceOptions, Options, Server, ServerOptions, SharedCounters, TimingModel,
+    Controller, Counters, NamespaceOptions, Options, Pacer, Server, ServerOptions, SharedCounters,
+    TimingModel,
 };
 use driver::{Driver, DriverOptions, RegionDevice};
-use mem::AddressMap;
+use gpu::Gpu;
+use mem::{AddressMap, Region};
 use storage::faults::{FaultScript, Injector};
-use storage::{FileOptions, FileStorage, NvmeOptions, NvmeStorage, Storage};
+use storage::{
+    FileOptions, FileStorage, Geometry, MemoryStorage, NvmeOptions, NvmeStorage, QueueOptions,
+    Storage, StorageError, StorageQueue,
+};
 
 use crate::bench::data::Data;
 use crate::bench::padded::Padded;
@@ -21,6 +33,8 @@ use crate::bench::padded::Padded;
 pub const BLOCK_BYTES: u32 = 512;
 /// Queue pairs that the drive has besides those that a run needs.
 const SPARE_QUEUES: u16 = 64;
+/// Device cores that a drive for a real GPU has where nobody says, at most half of the CPUs.
+const DEVICE_CORES: u32 = 8;
 
 /// How a drive is made.
 #[derive(Clone, Debug)]
@@ -35,75 +49,112 @@ pub struct DriveOptions {
     pub limit: Duration,
     /// Queue pairs that a run needs at most.
     pub queues: u32,
+    /// Controllers, each with a thread; 0: one, or for a real GPU several.
+    pub device_cores: u32,
+}
+
+/// One controller at work.
+struct Unit {
+    driver: Driver,
+    server: Server,
+    counters: SharedCounters,
 }
 
 /// A drive that is ready.
 pub struct SoftwareDrive {
-    driver: Driver,
-    server: Server,
-    counters: SharedCounters,
+    units: Vec<Unit>,
+    drivers: Vec<Driver>,
     injector: Option<Arc<Injector>>,
     how: NvmeOptions,
     name: String,
 }
 
+/// What all controllers of a drive have in common.
+struct Common<'a> {
+    options: &'a DriveOptions,
+    namespace: NamespaceOptions,
+    queues: u16,
+    pacer: Option<Pacer>,
+    origin: Instant,
+    gpu: &'a Arc<dyn Gpu>,
+    how: NvmeOptions,
+}
+
 impl SoftwareDrive {
-    /// Makes a controller over the data, starts its thread, and starts it with the driver.
+    /// Makes controllers over the data, starts their threads, and starts them with the driver. A real
+    /// GPU reaches their doorbells.
     ///
     /// # Errors
     /// The system's own, with the file's name; a drive that does not start.
-    pub fn open(options: &DriveOptions, data: &Data) -> Result<Rc<Self>> {
-        let below = FileStorage::open(data.path(), &options.file)?;
-        let below: Arc<dyn Storage> = Arc::new(Padded::new(Arc::new(below), BLOCK_BYTES));
+    pub fn open(options: &DriveOptions, data: &Data, gpu: &Arc<dyn Gpu>) -> Result<Rc<Self>> {
+        let real = !gpu.describe().simulated;
+        check_device_cores(options.device_cores)?;
+        let cores = device_cores(options.device_cores, real);
+        let (below, held) = storage(options, data, real)?;
         let script = options.faults.as_ref();
         let injector = script.map(|script| Arc::new(Injector::new(script, BLOCK_BYTES)));
-        let namespace =
-            NamespaceOptions { storage: below, block_bytes: BLOCK_BYTES, faults: injector.clone() };
         let needed = u16::try_from(options.queues).context("too many queue pairs")?;
         let queues = needed.checked_add(SPARE_QUEUES).context("too many queue pairs")?;
-        let settings = Options {
-            timing: options.timing.clone(),
-            queue_pairs_max: queues,
-            ..Options::new(vec![namespace])
+        let common = Common {
+            options,
+            namespace: NamespaceOptions {
+                storage: below,
+                block_bytes: BLOCK_BYTES,
+                faults: injector.clone(),
+            },
+            queues,
+            pacer: (cores > 1).then(|| Pacer::new(&options.timing)),
+            origin: Instant::now(),
+            gpu,
+            how: NvmeOptions {
+                command_limit: options.limit,
+                driver: DriverOptions { queues_max: queues, ..DriverOptions::default() },
+                ..NvmeOptions::default()
+            },
         };
-        let map = Arc::new(AddressMap::new());
-        let controller = Controller::new(settings, Arc::clone(&map))?;
-        let (bar, counters) = (controller.bar(), controller.counters());
-        let server = Server::start(vec![controller], ServerOptions::default())?;
-        let device = Arc::new(RegionDevice::new(bar, map));
-        let how = NvmeOptions {
-            command_limit: options.limit,
-            driver: DriverOptions { queues_max: queues, ..DriverOptions::default() },
-            ..NvmeOptions::default()
-        };
-        let nvme = NvmeStorage::wait_open(device, &how).context("starting the software drive")?;
-        let file = if data.is_made() { "file made for the run" } else { "file given" };
+        let units = (0..cores).map(|n| common.unit(n)).collect::<Result<Vec<_>>>()?;
         let model = if options.timing.is_unlimited() {
             "no timing model".to_owned()
         } else {
             options.timing.to_string()
         };
+        let threads = match cores {
+            1 => String::new(),
+            n => format!(", {n} controllers with a thread each as one drive"),
+        };
         Ok(Rc::new(Self {
-            driver: nvme.driver().clone(),
-            server,
-            counters,
+            drivers: units.iter().map(|unit| unit.driver.clone()).collect(),
+            units,
             injector,
-            how,
-            name: format!("software NVMe controller ({model}) over {file}"),
+            how: common.how,
+            name: format!("software NVMe controller ({model}{threads}) over {held}"),
         }))
     }
 
-    /// Its first namespace as storage for the CPU.
+    /// Its first namespace as storage for the CPU: each queue on the next controller.
     ///
     /// # Errors
-    /// The controller failed meanwhile.
-    pub fn storage(&self) -> Result<NvmeStorage> {
-        Ok(NvmeStorage::over(self.driver.clone(), &self.how)?)
+    /// A controller failed meanwhile.
+    pub fn storage(&self) -> Result<Arc<dyn Storage>> {
+        let one = |driver: &Driver| NvmeStorage::over(driver.clone(), &self.how);
+        let mut all = self.drivers.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+        Ok(match all.pop() {
+            Some(only) if all.is_empty() => Arc::new(only),
+            last => Arc::new(Dealt {
+                drives: all.into_iter().chain(last).collect(),
+                next: AtomicUsize::new(0),
+            }),
+        })
     }
 
-    /// The driver.
-    pub fn driver(&self) -> &Driver {
-        &self.driver
+    /// The drivers, one a controller.
+    pub fn drivers(&self) -> &[Driver] {
+        &self.drivers
+    }
+
+    /// Threads that serve it.
+    pub fn device_cores(&self) -> u32 {
+        u32::try_from(self.units.len()).unwrap_or(u32::MAX)
     }
 
     /// What it is, for the row.
@@ -111,18 +162,126 @@ impl SoftwareDrive {
         &self.name
     }
 
-    /// I/O commands that the controller has fetched.
+    /// I/O commands that the controllers have fetched.
     pub fn io_commands(&self) -> u64 {
-        self.counters.read().io_commands
+        self.counted(|counters| counters.io_commands)
     }
 
-    /// CPU seconds of the controller's thread.
+    /// The sum of one counter over all controllers.
+    pub fn counted(&self, value: fn(&Counters) -> u64) -> u64 {
+        self.units.iter().map(|unit| value(&unit.counters.read())).sum()
+    }
+
+    /// CPU seconds of the controllers' threads.
     pub fn cpu_seconds(&self) -> f64 {
-        self.server.cpu_seconds()
+        self.units.iter().map(|unit| unit.server.cpu_seconds()).sum()
     }
 
     /// What decides about faults inside it.
     pub fn injector(&self) -> Option<&Arc<Injector>> {
         self.injector.as_ref()
     }
+}
+
+/// How many, as asked for or as the machine has room for.
+fn device_cores(asked: u32, real: bool) -> u32 {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let half = u32::try_from(cpus / 2).unwrap_or(u32::MAX).max(1);
+    match (asked, real) {
+        (0, true) => DEVICE_CORES.min(half),
+        (0, false) => 1,
+        (asked, _) => asked,
+    }
+}
+
+/// Where the drive's blocks lie, and that in words. A real GPU is fast enough to see what reading a
+/// file costs, so a drive for it has the file mapped, where only this run can change its length.
+fn storage(
+    options: &DriveOptions,
+    data: &Data,
+    real: bool,
+) -> Result<(Arc<dyn Storage>, &'static str)> {
+    let file = if data.is_made() { "file made for the run" } else { "file given" };
+    if real && data.is_made() {
+        let named = || format!("mapping {}", data.path().display());
+        let opened =
+            OpenOptions::new().read(true).write(true).open(data.path()).with_context(named)?;
+        let region =
+            Region::map_file(&opened, usize::try_from(data.bytes())?).with_context(named)?;
+        let whole: Arc<dyn Storage> = Arc::new(MemoryStorage::over(region));
+        return Ok((Arc::new(Padded::new(whole, BLOCK_BYTES)), "file made for the run, mapped"));
+    }
+    let below = FileStorage::open(data.path(), &options.file)?;
+    Ok((Arc::new(Padded::new(Arc::new(below), BLOCK_BYTES)), file))
+}
+
+/// Nanoseconds since the first call, for counting how long fetches take.
+fn fetch_clock() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let elapsed = START.get_or_init(Instant::now).elapsed();
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Common<'_> {
+    /// Makes a controller, its thread and its driver.
+    fn unit(&self, number: u32) -> Result<Unit> {
+        let mut timing = self.options.timing.clone();
+        timing.seed = timing.seed.wrapping_add(u64::from(number));
+        let settings = Options {
+            timing,
+            pacer: self.pacer.clone(),
+            queue_pairs_max: self.queues,
+            fetch_clock: Some(fetch_clock),
+            ..Options::new(vec![self.namespace.clone()])
+        };
+        let map = Arc::new(AddressMap::new());
+        let bar = self.gpu.allocate_host(Controller::bar_bytes(&settings) as u64)?;
+        let controller = Controller::with_bar(settings, Arc::clone(&map), bar.clone())?;
+        let counters = controller.counters();
+        let name = format!("nvme-software-{number}");
+        let how = ServerOptions { name, origin: self.origin, ..ServerOptions::default() };
+        let server = Server::start(vec![controller], how)?;
+        let device = Arc::new(RegionDevice::new(bar, map));
+        let nvme =
+            NvmeStorage::wait_open(device, &self.how).context("starting the software drive")?;
+        Ok(Unit { driver: nvme.driver().clone(), server, counters })
+    }
+}
+
+/// Several controllers over the same blocks, as one storage: queues are dealt to them in turn.
+struct Dealt {
+    drives: Vec<NvmeStorage>,
+    next: AtomicUsize,
+}
+
+impl Storage for Dealt {
+    fn geometry(&self) -> Geometry {
+        self.drives[0].geometry()
+    }
+
+    fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn StorageQueue>, StorageError> {
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.drives.len();
+        self.drives[at].open_queue(options)
+    }
+
+    fn explain(&self) -> String {
+        format!(
+            "{} controllers over the same blocks: {}",
+            self.drives.len(),
+            self.drives[0].explain()
+        )
+    }
+}
+
+/// Refuses more device cores than there are CPUs.
+///
+/// # Errors
+/// There are not so many.
+fn check_device_cores(asked: u32) -> Result<()> {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    ensure!(
+        asked as usize <= cpus.max(2),
+        "--device-cores {asked}: there are {cpus} CPUs, and the drive's threads never rest"
+    );
+    Ok(())
 }

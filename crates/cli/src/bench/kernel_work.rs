@@ -8,6 +8,7 @@ use anyhow::{Result, bail, ensure};
 use gpu::{Gpu, Kernel, LaunchShape};
 use zerocopy::IntoBytes;
 
+use crate::args::WaitMode;
 use crate::bench::round::{Bill, Destination, Round};
 use crate::interrupt;
 
@@ -25,11 +26,12 @@ const UNSET: BenchResult =
 ///
 /// # Errors
 /// Too many warps.
-pub fn check_warps(warps: u32) -> Result<()> {
+pub fn check_warps(warps: u32, wait: WaitMode) -> Result<()> {
+    let most = BLOCK_THREADS_MAX / LANES;
     ensure!(
-        warps <= BLOCK_THREADS_MAX / LANES,
-        "--warps {warps}: an SM's block has at most {} warps",
-        BLOCK_THREADS_MAX / LANES
+        wait.warps(warps) <= most,
+        "--warps {warps}: an SM's block has at most {most} warps{}",
+        if wait == WaitMode::Agent { ", and one of them is the agent" } else { "" }
     );
     Ok(())
 }

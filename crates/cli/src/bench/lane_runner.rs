@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use abi::bench::{BENCH_CHECK_EDGES, QueueBenchArgs, QueueBenchTotals};
 use abi::queue::DmaBufferView;
 use anyhow::{Context, Result, bail, ensure};
-use gpu::{Gpu, Kernel, LaunchShape};
+use gpu::{Gpu, Kernel, KernelFacts, LaunchShape};
 use sidecore::gpu_queues::{
     AgentPlacement, DmaBuffer, Flip, GpuQueues, LaneCounters, Placement, Polling, QueueCounters,
     QueueOptions,
 };
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::args::{LimitArgs, QueueMemory};
+use crate::args::{LimitArgs, QueueMemory, WaitMode};
 use crate::bench::cpu;
 use crate::bench::drive::SoftwareDrive;
 use crate::bench::kernel_work::{self, KernelWork, LANES, Parts, check_warps};
@@ -54,6 +54,8 @@ pub struct LaneRunnerOptions {
     pub warps: u32,
     /// I/Os that a lane has in flight.
     pub batch: u32,
+    /// How lanes wait.
+    pub wait: WaitMode,
     /// Bytes an I/O.
     pub io_bytes: u32,
     /// Bytes of destination.
@@ -75,6 +77,7 @@ pub struct LaneRunner {
     work: KernelWork,
     options: LaneRunnerOptions,
     agents: u32,
+    kernel: Option<KernelFacts>,
     bill: Bill,
 }
 
@@ -84,16 +87,14 @@ impl LaneRunner {
     /// # Errors
     /// Impossible options, no memory, no threads, a drive that takes no more queues.
     pub fn open(options: LaneRunnerOptions) -> Result<Self> {
-        check_warps(options.warps)?;
-        ensure!(
-            options.gpu.describe().simulated,
-            "queue pairs of a GPU run on the simulated one only so far; use --gpu simulated"
-        );
+        check_warps(options.warps, options.wait)?;
         ensure!(
             options.depth.is_power_of_two() && (2..=1 << 15).contains(&options.depth),
             "--depth {}: a queue's depth is a power of two from 2 to 32768",
             options.depth
         );
+        let threads = options.wait.warps(options.warps) * LANES;
+        let kernel = options.gpu.kernel_facts(&options.kernel, threads)?;
         let agents = agents(&options)?;
         let placement = AgentPlacement {
             agents,
@@ -102,7 +103,7 @@ impl LaneRunner {
         };
         let queues = GpuQueues::start(
             &options.gpu,
-            std::slice::from_ref(options.drive.driver()),
+            options.drive.drivers(),
             options.queues,
             &queue_options(&options),
             placement,
@@ -115,7 +116,16 @@ impl LaneRunner {
         let buffer = queues.buffer(&device.memory)?;
         let ios = options.destination_bytes / options.io_bytes as usize;
         let work = KernelWork::new(&options.gpu, 0, size_of::<QueueBenchTotals>(), ios)?;
-        Ok(Self { queues, buffer, destination, work, options, agents, bill: Bill::default() })
+        Ok(Self {
+            queues,
+            buffer,
+            destination,
+            work,
+            options,
+            agents,
+            kernel,
+            bill: Bill::default(),
+        })
     }
 
     fn arguments(&self, round: &Round, parts: Parts) -> QueueBenchArgs {
@@ -144,8 +154,11 @@ impl LaneRunner {
         let arguments = self.arguments(round, parts);
         let in_flight_max = self.in_flight_max();
         let o = &self.options;
-        let shape =
-            LaunchShape { blocks: o.sms, threads_per_block: o.warps * LANES, shared_bytes: 0 };
+        let shape = LaunchShape {
+            blocks: o.sms,
+            threads_per_block: o.wait.warps(o.warps) * LANES,
+            shared_bytes: 0,
+        };
         // A command may be sent a second time after a new epoch, and then have its limit again.
         let limit = kernel_work::bound(o.limit * 4, round.plan.len(), in_flight_max);
         let bytes = arguments.as_bytes();
@@ -265,8 +278,7 @@ fn queue_options(options: &LaneRunnerOptions) -> QueueOptions {
 impl Runner for LaneRunner {
     fn run(&mut self, round: &Arc<Round>) -> Result<RoundOutcome> {
         let ios = round.plan.len();
-        let none =
-            QueueBenchTotals { next: 0, polled_by_gpu: 0, polled_by_cpu: 0, request_bytes: 0 };
+        let none = QueueBenchTotals::new_zeroed();
         let parts = self.work.prepare(round, none.as_bytes())?;
         self.data(round, &kernels::BENCH_PREPARE)?;
         let (path_before, agents_before) = (self.queues.cpu_seconds(), self.agent_cpu_seconds());
@@ -285,6 +297,7 @@ impl Runner for LaneRunner {
         self.bill.completions_polled_gpu += totals.polled_by_gpu;
         self.bill.completions_polled_cpu += totals.polled_by_cpu;
         self.bill.request_bytes += totals.request_bytes;
+        self.bill.polls += totals.polls;
         self.bill.bytes_direct += moved(&results, round.io_bytes);
         self.bill.in_flight_ns += results.iter().map(|result| result.latency_ns).sum::<u64>();
         let lanes = self.lanes_counted()?;
@@ -331,6 +344,11 @@ impl Runner for LaneRunner {
             warps: o.warps,
             sq: o.sq.name(),
             cq: o.cq.name(),
+            wait: if o.polling == Polling::Gpu { "queue" } else { o.wait.name() },
+            polling_warps: o.wait.polling_warps(o.sms, o.warps),
+            kernel: self.kernel,
+            pci: o.gpu.pci(),
+            ..Description::default()
         }
     }
 

@@ -11,6 +11,7 @@ use storage::pattern::mix;
 use crate::args::{Access, OpName, Verify};
 use crate::bench::cpu;
 use crate::bench::data::Data;
+use crate::bench::gpu_load::{GpuLoad, LoadMeter};
 use crate::bench::order::Order;
 use crate::bench::round::{Bill, Round, RoundOutcome, Runner};
 use crate::bench::settings::{Point, Settings};
@@ -87,6 +88,7 @@ impl<'a> Measurement<'a> {
     ) -> Result<Row> {
         let cached_before = self.data.cached_share();
         let bill_before = runner.bill();
+        let meter = LoadMeter::start(runner.describe().pci.as_deref());
         for repeat in 0..self.settings.args.repeats {
             let what = format!(
                 "{} {}",
@@ -94,7 +96,7 @@ impl<'a> Measurement<'a> {
                 crate::units::bytes(u64::from(self.point.io_bytes))
             );
             progress.show(done + u64::from(repeat), &what);
-            self.repeat(runner)?;
+            self.repeat(runner, &meter)?;
             if interrupt::asked() {
                 break;
             }
@@ -102,6 +104,7 @@ impl<'a> Measurement<'a> {
         let bill = runner.bill();
         let mut row = self.summary.row(self.settings, self.point, &runner.describe());
         row.charge(&bill_before, &bill);
+        row.note_load(meter.end());
         row.data_bytes = self.data.bytes();
         let possible = self.planned.min(self.seen.len() as u64).max(1);
         row.distinct_fraction = self.distinct as f64 / possible as f64;
@@ -110,7 +113,7 @@ impl<'a> Measurement<'a> {
         Ok(row)
     }
 
-    fn repeat(&mut self, runner: &mut dyn Runner) -> Result<()> {
+    fn repeat(&mut self, runner: &mut dyn Runner, meter: &LoadMeter) -> Result<()> {
         let mut repeat = Repeat::new();
         let before = runner.bill();
         let limit = self.settings.args.ios.unwrap_or(u64::MAX);
@@ -122,7 +125,10 @@ impl<'a> Measurement<'a> {
             let left_s = self.settings.duration.as_secs_f64() - repeat.seconds;
             let round = Arc::new(self.plan(runner, limit - repeat.ios, left_s)?);
             self.prepare(runner, &round)?;
-            let outcome = runner.run(&round)?;
+            meter.timed(true);
+            let outcome = runner.run(&round);
+            meter.timed(false);
+            let outcome = outcome?;
             self.rate = round.plan.len() as f64 / outcome.seconds.max(1e-9);
             repeat.add(&outcome);
             self.compare(runner, &round, &outcome)?;
@@ -330,11 +336,23 @@ impl Row {
         self.fence_ios = after.fence_ios - before.fence_ios;
         self.commands_at_controller = after.commands_at_controller - before.commands_at_controller;
         self.faults_injected = after.faults_injected - before.faults_injected;
+        self.polls = after.polls - before.polls;
+        let fetched = self.commands_at_controller.max(1) as f64;
+        self.fetch_ns_per_command = (after.fetch_ns - before.fetch_ns) as f64 / fetched;
+        let runs = after.fetch_runs - before.fetch_runs;
+        self.commands_per_fetch = self.commands_at_controller as f64 / runs.max(1) as f64;
         let in_flight_s = (after.in_flight_ns - before.in_flight_ns) as f64 * 1e-9;
         self.in_flight_mean = in_flight_s / self.seconds.max(1e-9);
         let ns_per_io = 1e9 / self.ios.max(1) as f64;
         self.cpu_path_ns_per_io = self.cpu_path_s * ns_per_io;
         self.cpu_all_ns_per_io = (after.cpu_timed_s() - before.cpu_timed_s()) * ns_per_io;
+    }
+
+    fn note_load(&mut self, load: GpuLoad) {
+        self.gpu_busy_percent = load.busy_percent;
+        self.pcie_to_gpu_bytes_per_s = load.to_gpu_bytes_per_s;
+        self.pcie_from_gpu_bytes_per_s = load.from_gpu_bytes_per_s;
+        self.nvml = load.how;
     }
 
     /// Splits the CPU seconds of the row: what no part explains is set-up.

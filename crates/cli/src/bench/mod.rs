@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod data;
 pub mod drive;
 pub mod faults;
+pub mod gpu_load;
 mod kernel_work;
 pub mod lane_runner;
 pub mod machine;

@@ -11,7 +11,7 @@ use sidecore::gpu_queues::Polling;
 use storage::faults::FaultScript;
 
 use crate::args::{
-    Cache, Drive, FaultsAt, LimitArgs, Memory, OpName, PathName, QueueMemory, RouteName,
+    Cache, Drive, FaultsAt, LimitArgs, Memory, OpName, PathName, QueueMemory, RouteName, WaitMode,
 };
 use crate::bench::data::Data;
 use crate::bench::drive::{BLOCK_BYTES, SoftwareDrive};
@@ -74,6 +74,8 @@ pub struct PathOptions {
     pub queue_memory: (QueueMemory, QueueMemory),
     /// Whether each read of path `bam` is followed by one of a block.
     pub second_read: bool,
+    /// How lanes wait.
+    pub wait: WaitMode,
     /// Bytes an I/O.
     pub io_bytes: u32,
     /// Bytes of destination.
@@ -125,11 +127,17 @@ impl PathOptions {
             timing: self.timing.clone(),
             limit: self.limit,
             queues: self.queues,
+            device_cores: self.limits.device_cores.unwrap_or(0),
         }
     }
 
-    fn open_source(&self, data: &Data, drive: Option<&Rc<SoftwareDrive>>) -> Result<Source> {
-        Source::open(self.source_kind(), &self.source_options(), data, drive)
+    fn open_source(
+        &self,
+        data: &Data,
+        gpu: &Arc<dyn Gpu>,
+        drive: Option<&Rc<SoftwareDrive>>,
+    ) -> Result<Source> {
+        Source::open(self.source_kind(), &self.source_options(), data, gpu, drive)
     }
 }
 
@@ -151,7 +159,7 @@ pub fn open(
         PathName::Ring => return Ok(Box::new(open_ring(options, data, gpu, drive)?)),
         PathName::Posix | PathName::Uring | PathName::Nvme => {}
     }
-    let source = options.open_source(data, drive)?;
+    let source = options.open_source(data, gpu, drive)?;
     let ladder = if options.faults_at == FaultsAt::Drive { LADDER } else { 1 };
     let runner = QueueRunner::open(QueueRunnerOptions {
         storage: Arc::clone(&source.storage),
@@ -181,10 +189,11 @@ pub fn open_lanes(
     drive: Option<&Rc<SoftwareDrive>>,
     polling: Polling,
 ) -> Result<Counted<LaneRunner>> {
-    let source = options.open_source(data, drive)?;
+    let source = options.open_source(data, gpu, drive)?;
     let drive = source.software().context("queue pairs of lanes need a software drive")?;
     let kernel = match options.path {
         PathName::Bam => kernels::BENCH_BAM,
+        _ if options.wait == WaitMode::Agent => kernels::BENCH_COPILOT_AGENT,
         _ => kernels::BENCH_COPILOT,
     };
     let runner = LaneRunner::open(LaneRunnerOptions {
@@ -200,6 +209,7 @@ pub fn open_lanes(
         sms: options.sms,
         warps: options.warps,
         batch: options.batch,
+        wait: options.wait,
         io_bytes: options.io_bytes,
         destination_bytes: options.destination_bytes,
         limit: options.limit,
@@ -219,11 +229,14 @@ pub fn open_ring(
     gpu: &Arc<dyn Gpu>,
     drive: Option<&Rc<SoftwareDrive>>,
 ) -> Result<Counted<RingRunner>> {
-    let source = options.open_source(data, drive)?;
+    let source = options.open_source(data, gpu, drive)?;
     let runner = RingRunner::open(RingRunnerOptions {
         storage: Arc::clone(&source.storage),
         gpu: Arc::clone(gpu),
-        kernel: kernels::BENCH_RING,
+        kernel: match options.wait {
+            WaitMode::Agent => kernels::BENCH_RING_AGENT,
+            WaitMode::Word => kernels::BENCH_RING,
+        },
         route: options.route,
         op: options.op,
         rings: options.queues,
@@ -232,6 +245,7 @@ pub fn open_ring(
         sms: options.sms,
         warps: options.warps,
         batch: options.batch,
+        wait: options.wait,
         io_bytes: options.io_bytes,
         destination_bytes: options.destination_bytes,
         limit: options.limit,
@@ -270,11 +284,13 @@ impl<R: Runner> Runner for Counted<R> {
         Bill {
             faults_injected: self.source.faults_injected(),
             commands_at_controller: self.source.commands_at_controller(),
+            fetch_ns: self.source.at_controllers(|counters| counters.fetch_ns),
+            fetch_runs: self.source.at_controllers(|counters| counters.fetch_runs),
             ..self.runner.bill()
         }
     }
     fn describe(&self) -> Description {
-        self.runner.describe()
+        Description { device_cores: self.source.device_cores(), ..self.runner.describe() }
     }
     fn destination(&mut self) -> &mut Destination {
         self.runner.destination()

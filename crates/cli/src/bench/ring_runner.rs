@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use abi::bench::{BENCH_CHECK_EDGES, BenchArgs, BenchTotals};
 use abi::ring::{BufferView, Id, RingView, SourceView};
 use anyhow::{Context, Result, bail, ensure};
-use gpu::{Gpu, GpuError, Keeper, Kernel, LaunchShape};
+use gpu::{Gpu, GpuError, Keeper, Kernel, KernelFacts, LaunchShape};
 use sidecore::{Engine, ReadRoute, Rights, Ring, RingConfig, RingCounters, WriteRoute};
 use storage::Storage;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::args::{LimitArgs, OpName, RouteName};
+use crate::args::{LimitArgs, OpName, RouteName, WaitMode};
 use crate::bench::cpu;
 use crate::bench::kernel_work::{self, KernelWork, LANES, Parts, check_warps};
 use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
@@ -43,6 +43,8 @@ pub struct RingRunnerOptions {
     pub warps: u32,
     /// I/Os that a lane has in flight.
     pub batch: u32,
+    /// How lanes wait.
+    pub wait: WaitMode,
     /// Bytes an I/O.
     pub io_bytes: u32,
     /// Bytes of destination.
@@ -71,6 +73,7 @@ pub struct RingRunner {
     work: KernelWork,
     source: SourceView,
     buffer: BufferView,
+    kernel: Option<KernelFacts>,
     bill: Bill,
     read_route: ReadRoute,
     write_route: WriteRoute,
@@ -82,13 +85,14 @@ impl RingRunner {
     /// # Errors
     /// Impossible options, no memory, no threads.
     pub fn open(options: RingRunnerOptions) -> Result<Self> {
-        check_warps(options.warps)?;
+        check_warps(options.warps, options.wait)?;
         ensure!(
             options.depth.is_power_of_two() && options.depth >= 2,
             "--depth {}: a ring's depth is a power of two from 2 up",
             options.depth
         );
-        options.gpu.prepare(&options.kernel)?;
+        let threads = options.wait.warps(options.warps) * LANES;
+        let kernel = options.gpu.kernel_facts(&options.kernel, threads)?;
         let reach = reach(&options);
         let engine = start_engine(&options)?;
         let writes = options.op != OpName::Read;
@@ -109,6 +113,7 @@ impl RingRunner {
             work,
             source,
             buffer,
+            kernel,
             bill: Bill::default(),
             read_route,
             write_route,
@@ -179,8 +184,11 @@ impl RingRunner {
     /// Launches the kernel and waits for its end; the seconds that it took.
     fn launch(&mut self, round: &Round, parts: Parts) -> Result<f64> {
         let o = &self.options;
-        let shape =
-            LaunchShape { blocks: o.sms, threads_per_block: o.warps * LANES, shared_bytes: 0 };
+        let shape = LaunchShape {
+            blocks: o.sms,
+            threads_per_block: o.wait.warps(o.warps) * LANES,
+            shared_bytes: 0,
+        };
         let buffer = self.buffer_of(round)?;
         let arguments = self.arguments(round, parts, buffer);
         let limit = kernel_work::bound(o.limit, round.plan.len(), self.in_flight_max());
@@ -266,7 +274,7 @@ fn routes(route: RouteName) -> (ReadRoute, WriteRoute) {
 impl Runner for RingRunner {
     fn run(&mut self, round: &Arc<Round>) -> Result<RoundOutcome> {
         let ios = round.plan.len();
-        let none = BenchTotals { next: 0, completions_polled: 0, doorbells: 0, request_bytes: 0 };
+        let none = BenchTotals::new_zeroed();
         let parts = self.work.prepare(round, none.as_bytes())?;
         self.data(round, &kernels::BENCH_PREPARE)?;
         let before = self.ring_counters();
@@ -283,6 +291,7 @@ impl Runner for RingRunner {
         let results = self.work.collect(ios, &mut totals)?;
         let totals = BenchTotals::read_from_bytes(&totals).ok().context("totals of their size")?;
         self.bill.completions_polled_gpu += totals.completions_polled;
+        self.bill.polls += totals.polls;
         self.bill.doorbells_gpu += totals.doorbells;
         self.bill.in_flight_ns += results.iter().map(|result| result.latency_ns).sum::<u64>();
         Ok(RoundOutcome { results, seconds })
@@ -334,6 +343,10 @@ impl Runner for RingRunner {
             sms: o.sms,
             lanes: self.lanes(),
             warps: o.warps,
+            wait: o.wait.name(),
+            polling_warps: o.wait.polling_warps(o.sms, o.warps),
+            kernel: self.kernel,
+            pci: o.gpu.pci(),
             ..Description::default()
         }
     }

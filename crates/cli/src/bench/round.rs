@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use abi::bench::{BenchEdges, BenchIo, BenchResult};
 use anyhow::{Context, Result};
-use gpu::{DeviceMemory, Gpu};
+use gpu::{DeviceMemory, Gpu, KernelFacts};
 use mem::{MemoryKind, Region};
 
 /// What every byte of the destination is before an I/O: nothing that data could be by chance for long.
@@ -89,6 +89,12 @@ pub struct Bill {
     pub fence_ios: u64,
     /// I/O commands that the software controller fetched, whatever they were for.
     pub commands_at_controller: u64,
+    /// Time that it took to fetch them, in ns, and how many runs of them there were.
+    pub fetch_ns: u64,
+    /// Runs of commands fetched together.
+    pub fetch_runs: u64,
+    /// Looks of waiting lanes.
+    pub polls: u64,
 }
 
 impl Bill {
@@ -125,6 +131,16 @@ pub struct Description {
     pub sq: &'static str,
     /// Where completion queues of lanes lie; empty where lanes have none.
     pub cq: &'static str,
+    /// How lanes wait; empty where none do.
+    pub wait: &'static str,
+    /// Warps that look for ends.
+    pub polling_warps: u32,
+    /// Threads of the software drive.
+    pub device_cores: u32,
+    /// What compiler and driver say of the kernel, where it was compiled for a GPU.
+    pub kernel: Option<KernelFacts>,
+    /// Where a real GPU is on PCI.
+    pub pci: Option<String>,
 }
 
 /// A path that is open and can do rounds.

@@ -8,7 +8,7 @@ use ctrl::TimingModel;
 use storage::faults::FaultScript;
 
 use crate::args::{
-    BenchArgs, Drive, FaultsAt, Memory, OpName, PathName, QueueMemory, RouteName, Verify,
+    BenchArgs, Drive, FaultsAt, Memory, OpName, PathName, QueueMemory, RouteName, Verify, WaitMode,
 };
 use crate::bench::data::{self, GRANULE_BYTES};
 use crate::bench::faults;
@@ -144,6 +144,7 @@ impl Settings {
             storage_depth: STORAGE_DEPTH,
             queue_memory: queue_memory(point.path, args.sq, args.cq),
             second_read: args.second_read,
+            wait: args.wait,
             io_bytes: point.io_bytes,
             destination_bytes: self.destination_bytes(point),
             limit: self.limit,
@@ -296,6 +297,7 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
     }
     check_verify(args)?;
     check_lane_queues(args)?;
+    check_wait(args)?;
     if args.file.is_some() && args.op != OpName::Read && !args.overwrite {
         bail!(
             "--op {} would write to {}; add --overwrite to allow it",
@@ -316,6 +318,18 @@ fn check_verify(args: &BenchArgs) -> Result<()> {
             bail!("--verify device: path {} has no lanes; name --path", path.name());
         }
     }
+    Ok(())
+}
+
+fn check_wait(args: &BenchArgs) -> Result<()> {
+    if args.wait == WaitMode::Word {
+        return Ok(());
+    }
+    let can = |path: &PathName| matches!(path, PathName::Copilot | PathName::Ring);
+    if let Some(path) = paths(args).into_iter().find(|path| !can(path)) {
+        bail!("--wait agent: lanes of ring and copilot can wait so, those of {} not", path.name());
+    }
+    ensure!(args.batch == 1, "--wait agent: a lane has one I/O at a time, so --batch must be 1");
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ctrl::TimingModel;
+use gpu::Gpu;
 use mem::Region;
 use storage::faults::{FaultScript, Injector};
 use storage::{Direct, Faulty, FileOptions, FileStorage, MemoryStorage, Storage};
@@ -59,6 +60,8 @@ pub struct SourceOptions {
     pub limit: Duration,
     /// Queue pairs that a software drive needs for it.
     pub queues: u32,
+    /// Threads of a software drive; 0: as the GPU needs.
+    pub device_cores: u32,
 }
 
 /// A source that is open.
@@ -84,6 +87,7 @@ impl Source {
         kind: SourceKind,
         options: &SourceOptions,
         data: &Data,
+        gpu: &Arc<dyn Gpu>,
         drive: Option<&Rc<SoftwareDrive>>,
     ) -> Result<Self> {
         let file = if data.is_made() { "file made for the run" } else { "file given" };
@@ -101,7 +105,7 @@ impl Source {
                 let storage = PosixStorage::open(path, bytes, writes, direct)?;
                 Self::plain(Arc::new(storage), file, 0)
             }
-            SourceKind::Software => Self::over_software(options, data, drive)?,
+            SourceKind::Software => Self::over_software(options, data, gpu, drive)?,
             SourceKind::Uring => {
                 let storage = UringStorage::open(path, bytes, writes, direct)?;
                 Self::plain(Arc::new(storage), file, SQE_BYTES)
@@ -160,14 +164,15 @@ impl Source {
     fn over_software(
         options: &SourceOptions,
         data: &Data,
+        gpu: &Arc<dyn Gpu>,
         drive: Option<&Rc<SoftwareDrive>>,
     ) -> Result<Self> {
         let drive = match drive {
             Some(drive) => Rc::clone(drive),
-            None => SoftwareDrive::open(&options.drive(options.queues), data)?,
+            None => SoftwareDrive::open(&options.drive(options.queues), data, gpu)?,
         };
         Ok(Self {
-            storage: Arc::new(drive.storage()?),
+            storage: drive.storage()?,
             drive: drive.name().to_owned(),
             request_bytes: COMMAND_BYTES,
             injector: drive.injector().cloned(),
@@ -193,6 +198,16 @@ impl Source {
         self.software.clone()
     }
 
+    /// Threads of the software drive; 0 where there is none.
+    pub fn device_cores(&self) -> u32 {
+        self.software.as_ref().map_or(0, |drive| drive.device_cores())
+    }
+
+    /// The sum of a counter over the software drive's controllers.
+    pub fn at_controllers(&self, value: fn(&ctrl::Counters) -> u64) -> u64 {
+        self.software.as_ref().map_or(0, |drive| drive.counted(value))
+    }
+
     /// I/O commands that the software drive has fetched; 0 where there is none.
     pub fn commands_at_controller(&self) -> u64 {
         self.software.as_ref().map_or(0, |drive| drive.io_commands())
@@ -208,6 +223,7 @@ impl SourceOptions {
             faults: self.faults.clone().filter(|_| self.faults_at == FaultsAt::Drive),
             limit: self.limit,
             queues,
+            device_cores: self.device_cores,
         }
     }
 }

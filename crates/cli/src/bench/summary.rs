@@ -135,6 +135,7 @@ impl Summary {
         };
         let seconds = self.seconds.max(1e-9);
         let at = |range: f64| crate::units::whole(range);
+        let kernel = what.kernel.unwrap_or_default();
         Row {
             path: point.path.name().to_owned(),
             route: what.route.clone(),
@@ -178,6 +179,12 @@ impl Summary {
             batch: if what.lanes > 0 { args.batch } else { 0 },
             cache_bytes: machine::last_level_cache_bytes().unwrap_or(0),
             warps: what.warps,
+            wait: what.wait.to_owned(),
+            polling_warps: what.polling_warps,
+            device_cores: what.device_cores,
+            registers: kernel.registers,
+            local_bytes: kernel.local_bytes,
+            blocks_per_sm: kernel.blocks_per_multiprocessor,
             sq: what.sq.to_owned(),
             cq: what.cq.to_owned(),
             simulated: what.gpu.starts_with("simulated") || what.drive.starts_with("software"),

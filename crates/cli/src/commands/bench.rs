@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::args::{BenchArgs, OpName, PathName};
+use crate::args::{BenchArgs, OpName};
 use crate::bench::data::Data;
 use crate::bench::measure::{Measurement, cpu_since};
 use crate::bench::settings::{Point, Settings, has_drive_model};
@@ -30,10 +30,9 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
     let reports = check_reports(&settings.args)?;
     let started = Instant::now();
     let gpu = paths::open_gpu(settings.args.limits.gpu)?;
-    if settings.args.path.is_empty() && !gpu.describe().simulated {
-        eprintln!("left out: bam and copilot, which run on the simulated GPU only so far");
-        let simulated_only = [PathName::Bam, PathName::Copilot];
-        settings.points.retain(|point| !simulated_only.contains(&point.path));
+    if let (true, Some(_)) = (settings.args.path.is_empty(), gpu.describe().no_window) {
+        eprintln!("left out: bam and copilot, whose drive stores payload through the window");
+        settings.points.retain(|point| !point.path.has_lane_queues());
     }
     let mut data = open_data(&settings)?;
     let mut progress =

@@ -8,7 +8,7 @@ use std::time::Duration;
 use abi::bench::{BENCH_EDGES_RIGHT, BenchIo};
 use abi::ring::OP_READ;
 use anyhow::{Context, Result, ensure};
-use gpu::{Choice, Gpu};
+use gpu::Gpu;
 use serde::Serialize;
 use sidecore::gpu_queues::{CopollOptions, Flip, Owner, Polling};
 
@@ -186,9 +186,11 @@ impl<'a> Bench<'a> {
     fn open(args: &'a CopollArgs, settings: &Settings) -> Result<Self> {
         let data = Data::make(&settings.directory, settings.data_bytes)?;
         let options = settings.path_options(&settings.points[0]);
-        let drive = SoftwareDrive::open(&options.source_options().drive(args.queues), &data)?;
+        let gpu = paths::open_gpu(args.limits.gpu)?;
+        let how = options.source_options().drive(args.queues);
+        let drive = SoftwareDrive::open(&how, &data, &gpu)?;
         let order = Order::new(data.bytes() / args.io_size, true, args.seed);
-        Ok(Self { args, gpu: paths::open_gpu(Choice::Simulated)?, drive, data, options, order })
+        Ok(Self { args, gpu, drive, data, options, order })
     }
 
     /// I/Os a second of full load, polled by the CPU alone.

@@ -112,6 +112,7 @@ fn options(args: &IdleArgs) -> PathOptions {
         storage_depth: 256,
         queue_memory: queue_memory(PathName::Ring, None, None),
         second_read: false,
+        wait: crate::args::WaitMode::Word,
         io_bytes: IO_BYTES,
         destination_bytes: IO_BYTES as usize,
         limit: Duration::from_secs(1),

@@ -11,7 +11,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use storage::faults::FaultScript;
 
-use crate::args::{Cache, Drive, FaultsAt, LoadArgs, Memory, OpName, PathName};
+use crate::args::{Cache, Drive, FaultsAt, LoadArgs, Memory, OpName, PathName, WaitMode};
 use crate::bench::data::Data;
 use crate::bench::faults;
 use crate::bench::paths::{self, PathOptions};
@@ -115,6 +115,7 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
         storage_depth: 256,
         queue_memory: queue_memory(args.path, None, None),
         second_read: false,
+        wait: WaitMode::Word,
         io_bytes,
         destination_bytes: usize::try_from(room).context("the file is larger than memory")?,
         limit: std::time::Duration::from_millis(u64::from(args.limit_ms)),

@@ -146,6 +146,38 @@ pub struct Row {
     pub cq: String,
     /// `matched` or `published` in a sweep, else nothing.
     pub setting: String,
+    /// Threads of the software drive: equipment, not the path's own cores; 0 where there is none.
+    pub device_cores: u32,
+    /// Time to fetch a command from its queue's memory, in nanoseconds; 0 where it was not measured.
+    pub fetch_ns_per_command: f64,
+    /// Commands that were fetched together, in the mean.
+    pub commands_per_fetch: f64,
+    /// How lanes wait: `word` (each looks at its own), `agent` (a warp a block looks for the others),
+    /// `queue` (each looks through the completion queue), or nothing.
+    pub wait: String,
+    /// Warps that look for ends while something is in flight.
+    pub polling_warps: u32,
+    /// Looks of lanes at what they wait for; with `agent`, at least those of its warp.
+    pub polls: u64,
+    /// Registers a thread of the kernel, by the compiler; 0 on the simulated GPU.
+    pub registers: u32,
+    /// Bytes of local memory a thread of it.
+    pub local_bytes: u32,
+    /// Blocks of it that an SM holds at once, by the driver.
+    pub blocks_per_sm: u32,
+    /// Share of time in which the GPU was busy, in percent, by its management library.
+    pub gpu_busy_percent: f64,
+    /// Bytes a second to the GPU over PCIe, by the same.
+    pub pcie_to_gpu_bytes_per_s: f64,
+    /// Bytes a second from the GPU over PCIe, by the same.
+    pub pcie_from_gpu_bytes_per_s: f64,
+    /// How often it was asked, or `n/a: reason`.
+    pub nvml: String,
+    /// What this drive can do at most, with the same cores; 0 where it was not measured.
+    pub plateau_iops: f64,
+    /// Whether systems here are as fast as their published code: `valid`, `invalid`, or why it is not
+    /// known; nothing where nothing is compared.
+    pub baseline: String,
     /// Whether GPU or drive is simulated: the rates are then the simulator's.
     pub simulated: bool,
     /// Seed of the run.

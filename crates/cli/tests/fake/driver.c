@@ -45,6 +45,7 @@ REFUSED(cuEventSynchronize)
 REFUSED(cuStreamWaitValue32_v2) REFUSED(cuLaunchHostFunc)
 REFUSED(cuEventRecord) REFUSED(cuEventQuery) REFUSED(cuEventElapsedTime) REFUSED(cuModuleLoadData)
 REFUSED(cuModuleUnload) REFUSED(cuModuleGetFunction) REFUSED(cuFuncGetAttribute)
+REFUSED(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 REFUSED(cuLaunchKernel) REFUSED(cuImportExternalMemory) REFUSED(cuExternalMemoryGetMappedBuffer)
 REFUSED(cuDestroyExternalMemory) REFUSED(cuMemHostRegister_v2) REFUSED(cuMemHostUnregister)
 #endif

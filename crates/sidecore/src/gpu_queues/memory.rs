@@ -140,27 +140,68 @@ macro_rules! state_field {
     };
 }
 
-impl PairMemory {
+/// The memory of a whole set, allocated at once: a real GPU's driver takes long for each allocation.
+pub(super) struct SetMemory {
+    gpu: Arc<dyn Gpu>,
+    options: QueueOptions,
+    layout: Layout,
+    device: DeviceMemory,
+    host: Region,
+    scratch: Region,
+    scratch_bytes: usize,
+}
+
+impl SetMemory {
     pub fn new(
         gpu: &Arc<dyn Gpu>,
-        device: &dyn Device,
+        count: u32,
         options: &QueueOptions,
     ) -> Result<Self, EngineError> {
         let layout = Layout::of(options);
-        let memory = gpu.allocate_device(layout.device_bytes as u64)?;
-        let window = memory.window.clone().ok_or_else(|| EngineError::Unsupported {
-            what: "queue pairs for lanes",
-            why: "this GPU offers no CPU mapping of its memory".into(),
-        })?;
-        let host = gpu.allocate_host(layout.host_bytes as u64)?;
-        let ids = options.command_ids as usize;
-        let scratch = gpu.allocate_host((OWNER_AT + 16 * ids) as u64)?;
+        let scratch_bytes = (OWNER_AT + 16 * options.command_ids as usize).next_multiple_of(LINE);
+        let all = |bytes: usize| bytes as u64 * u64::from(count);
+        let device = gpu.allocate_device(all(layout.device_bytes))?;
+        if device.window.is_none() {
+            return Err(EngineError::Unsupported {
+                what: "queue pairs for lanes",
+                why: gpu
+                    .describe()
+                    .no_window
+                    .unwrap_or_else(|| "this GPU offers no CPU mapping of its memory".into()),
+            });
+        }
+        Ok(Self {
+            host: gpu.allocate_host(all(layout.host_bytes))?,
+            scratch: gpu.allocate_host(all(scratch_bytes))?,
+            gpu: Arc::clone(gpu),
+            options: options.clone(),
+            layout,
+            device,
+            scratch_bytes,
+        })
+    }
+}
+
+impl PairMemory {
+    /// The part of pair `number`, reachable for its drive.
+    pub fn new(set: &SetMemory, number: u32, device: &dyn Device) -> Result<Self, EngineError> {
+        let layout = set.layout;
+        let part = |region: &Region, bytes: usize| {
+            let part = region.slice(number as usize * bytes, bytes);
+            part.map_err(|error| EngineError::Misuse(error.to_string()))
+        };
+        let at = u64::from(number) * layout.device_bytes as u64;
+        let memory = set.device.slice(at, layout.device_bytes as u64)?;
+        let window = memory.window.clone().expect("the set's memory has one");
+        let host = part(&set.host, layout.host_bytes)?;
+        let scratch = part(&set.scratch, set.scratch_bytes)?;
+        let options = &set.options;
         let device_mapping = Arc::new(map(device, &window)?);
         let host_mapping = Arc::new(map(device, &host)?);
         Ok(Self {
             options: options.clone(),
             depth_log2: options.depth.trailing_zeros(),
-            gpu: Arc::clone(gpu),
+            gpu: Arc::clone(&set.gpu),
             device: memory,
             window,
             host,

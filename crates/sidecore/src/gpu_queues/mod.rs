@@ -38,6 +38,7 @@ use stats::Page;
 use crate::error::EngineError;
 use copoll::FlipLog;
 use counters::SharedAgentCounters;
+use memory::SetMemory;
 use pair::Pair;
 use threads::Threads;
 
@@ -114,9 +115,10 @@ impl GpuQueues {
             return Err(EngineError::Misuse(text));
         }
         let flips = Arc::new(FlipLog::default());
+        let memory = SetMemory::new(gpu, count, options)?;
         let mut cared = Vec::new();
         for (number, driver) in (0..count).zip(drivers.iter().cycle()) {
-            cared.push(Pair::new(gpu, driver, number, options, &flips)?);
+            cared.push(Pair::new(&memory, driver, number, &flips)?);
         }
         let pairs: Vec<_> = cared.iter().map(|(pair, _)| Arc::clone(pair)).collect();
         let views = store_views(gpu, &pairs)?;

@@ -9,10 +9,8 @@ use driver::{Driver, LentQueue};
 use super::copoll::FlipLog;
 use super::counters::{QueueCounters, SharedQueueCounters, report};
 use super::drain::{Drain, DrainParts};
-use super::memory::{Drive, PairMemory};
-use super::options::QueueOptions;
+use super::memory::{Drive, PairMemory, SetMemory};
 use crate::error::EngineError;
-use gpu::Gpu;
 
 /// Where a pair stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,14 +52,13 @@ pub(super) struct Pair {
 impl Pair {
     /// Allocates a pair and prepares it at the drive; it is not open yet.
     pub fn new(
-        gpu: &Arc<dyn Gpu>,
+        set: &SetMemory,
         driver: &Driver,
         number: u32,
-        options: &QueueOptions,
         flips: &Arc<FlipLog>,
     ) -> Result<(Arc<Self>, LentQueue), EngineError> {
         let device = Arc::clone(driver.device());
-        let memory = Arc::new(PairMemory::new(gpu, device.as_ref(), options)?);
+        let memory = Arc::new(PairMemory::new(set, number, device.as_ref())?);
         let lent = driver.lend_queue(memory.lent())?;
         let offsets = [lent.submission_doorbell(), lent.completion_doorbell()];
         let address = |offset| {

@@ -1,0 +1,40 @@
+/// Pauses of a lane that looks for something again and again.
+#pragma once
+
+#include "arch.h"
+
+namespace sidecore {
+
+/// Pauses double from the first to 16 times it; after 128 looks in vain, which is some tens of
+/// microseconds, every 16 looks again, up to 512 times it. So who waits for a drive is told at once, and
+/// who waits for one that stands still costs its neighbours next to nothing.
+class Backoff {
+ public:
+  /// Participants: thread. Order: none. Blocks: never. Effects: this object.
+  SC_DEVICE explicit Backoff(u32 first_ns) : ns_(first_ns), most_ns_(first_ns * 16) {}
+
+  /// Looks so far.
+  /// Participants: thread. Order: none. Blocks: never. Effects: none.
+  SC_DEVICE u32 looks() const { return looks_; }
+
+  /// Pauses once more.
+  /// Participants: thread. Order: none. Blocks: for the pause. Effects: this object.
+  SC_DEVICE void pause(const char* site) {
+    arch::pause(ns_, site);
+    looks_ += 1;
+    if (ns_ < most_ns_) {
+      ns_ *= 2;
+    } else if (looks_ >= LOOKS && looks_ % 16 == 0 && looks_ < LOOKS + 16 * 5) {
+      ns_ *= 2;
+      most_ns_ = ns_;
+    }
+  }
+
+ private:
+  static constexpr u32 LOOKS = 128;
+  u32 ns_;
+  u32 most_ns_;
+  u32 looks_ = 0;
+};
+
+}  // namespace sidecore
