@@ -42,6 +42,11 @@ impl Batch {
         self.transfers.iter().for_each(Transfer::cancel);
     }
 
+    /// Bytes moved so far, of all together.
+    pub fn moved(&self) -> u64 {
+        self.transfers.iter().map(Transfer::moved).sum()
+    }
+
     /// Waits until all have ended, at most for `limit`: for each request, in order, what
     /// [`Transfer::wait`] would say; `None` where some go on.
     pub fn wait(&self, limit: Duration) -> Option<Vec<Result<u64, BulkError>>> {

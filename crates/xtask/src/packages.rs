@@ -3,7 +3,7 @@
 use crate::process::{Run, which};
 use anyhow::Result;
 
-/// A package, and the program by which its presence is seen.
+/// A package, and the program (or the file, by its whole path) by which its presence is seen.
 struct Package {
     name: &'static str,
     program: &'static str,
@@ -20,8 +20,18 @@ const PACKAGES: &[Package] = &[
         program: "qemu-system-x86_64",
         purpose: "another NVMe controller, to compare with",
     },
-    Package { name: "python3", program: "python3", purpose: "NVRTC is called from Python" },
+    Package { name: "python3", program: "/usr/bin/python3", purpose: "the Python package, NVRTC" },
     Package { name: "python3-pip", program: "pip3", purpose: "NVIDIA's compilers come as wheels" },
+    Package {
+        name: "python3-torch",
+        program: "/usr/lib/python3/dist-packages/torch/__init__.py",
+        purpose: "the other side of the Python package's files",
+    },
+    Package {
+        name: "strace",
+        program: "strace",
+        purpose: "what the Python package asks the system",
+    },
 ];
 
 /// Returns the packages that are not there, as lines for a person.

@@ -9,6 +9,7 @@ mod bench;
 mod cargo;
 mod device;
 mod fuzz;
+mod python;
 mod qemu;
 
 use crate::{packages, tree};
@@ -107,6 +108,11 @@ const STEPS: &[Step] = &[
         name: "qemu",
         about: "bad commands of a C program: sidecore's controller beside QEMU's",
         run: qemu::step,
+    },
+    Step {
+        name: "python",
+        about: "the Python package: pip install, its tests, its examples",
+        run: python::step,
     },
     Step { name: "bench", about: "the default bench ends well, its rows hold", run: bench::step },
     Step {

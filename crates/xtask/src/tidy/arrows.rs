@@ -22,6 +22,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("sidecore", 4, &[]),
     ("capi", 5, &[]),
     ("cli", 5, &[]),
+    ("python", 5, &[]),
     ("testkit", 6, &[]),
     ("xtask", 6, &[]),
 ];

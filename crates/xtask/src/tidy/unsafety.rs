@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("cuda", "libraries loaded at run time: NVIDIA's driver and compiler, Vulkan"),
     ("kernels", "foreign declarations of compiled kernels"),
     ("mem", "foreign memory: mappings, cells, volatile copies"),
+    ("python", "capsules of DLPack, and arrays of Python by their address"),
     ("simt", "fibers, and calls into compiled device code"),
     ("uring", "the io_uring submission and completion queues"),
 ];

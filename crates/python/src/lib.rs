@@ -1,0 +1,59 @@
+//! The compiled part of the Python package `sidecore`: headers, capsules, memory, and calls of the bulk engine.
+//!
+//! The package's face is Python (`python/sidecore`); what is here has the narrow interface that the face needs:
+//! addresses and lengths in, numbers out. Who keeps which memory alive is decided in the face, by references
+//! that requests hold until they have ended. Nothing here knows of torch, NumPy, CuPy or JAX.
+//!
+//! Every call that may take long releases the GIL, and looks for signals at least every 50 ms.
+
+mod dlpack;
+mod engine;
+mod errors;
+mod header;
+mod memory;
+mod save;
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// The compiled part of the package `sidecore`.
+#[pymodule]
+mod _sidecore {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::dlpack::{DlpackMemory, dlpack_export, dlpack_import};
+    #[pymodule_export]
+    use super::engine::{Engine, Handle, Pending, no_counters};
+    #[pymodule_export]
+    use super::memory::{Memory, copy_bytes};
+    #[pymodule_export]
+    use super::read_header;
+    #[pymodule_export]
+    use super::save::Save;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}
+
+/// Name, type, shape, offset and bytes of a tensor.
+type Listed = (String, String, Vec<u64>, u64, u64);
+
+/// Tensors, and the metadata in the file's order.
+type Read = (Vec<Listed>, Vec<(String, String)>);
+
+/// The tensors of a safetensors file in the order of their data, and its metadata.
+#[pyfunction]
+fn read_header(py: Python<'_>, path: PathBuf) -> PyResult<Read> {
+    let header = py.detach(|| header::read(&path)).map_err(|error| match error {
+        header::HeaderError::Io(error) => errors::os(&error),
+        header::HeaderError::Format(why) => PyValueError::new_err(why),
+    })?;
+    let entries = header.entries.into_iter();
+    let listed = entries.map(|e| (e.name, e.dtype, e.shape, e.offset, e.bytes)).collect();
+    Ok((listed, header.metadata))
+}

@@ -1,0 +1,191 @@
+"""The engines of this process: one for the host, one for each GPU that was used.
+
+They are made when they are first needed. A process that was forked makes its own: the threads of
+the parent's stayed with the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from . import _sidecore
+from ._errors import DeviceError, Error, ExhaustedError, from_os
+
+_lock = threading.Lock()
+_engines: dict[int | None, Engine] = {}
+_options: dict[str, Any] = {}
+#: Engines of the parent; never ended here, since their threads are not in this process.
+_inherited: list[Any] = []
+_forked_with_gpu = False
+#: Counters of engines that were ended by :func:`configure`.
+_ended: Any = None
+
+
+class Request(NamedTuple):
+    """A range of a file, and memory of the same length."""
+
+    handle: Any
+    offset: int
+    address: int
+    nbytes: int
+    device: int | None
+    owner: Any
+
+
+class Engine:
+    """An engine of the compiled part, with paths in its errors."""
+
+    def __init__(self, device: int | None) -> None:
+        self.device = device
+        try:
+            self.raw = _sidecore.Engine(device, **_options)
+        except Error:
+            raise
+        except RuntimeError as error:
+            raise DeviceError(
+                f"GPU {device} cannot be used: {error}",
+                'Install what is missing, or work on the host: device="cpu"',
+            ) from None
+
+    def open(self, path: str | os.PathLike[str], mode: str) -> Any:
+        """An open file, for :class:`Request`."""
+        return self.raw.open(os.fspath(path), mode)
+
+    def transfer(self, requests: Sequence[Request], progress: Any = None) -> int:
+        """Reads all, in parallel, each to its last byte; returns how many bytes."""
+        return self._move(requests, False, progress)
+
+    def write(self, requests: Sequence[Request], progress: Any = None) -> int:
+        """Writes all, in parallel."""
+        return self._move(requests, True, progress)
+
+    def _move(self, requests: Sequence[Request], write: bool, progress: Any) -> int:
+        return self.raw.transfer([raw(r) for r in requests], write, progress) if requests else 0
+
+
+def raw(request: Request) -> tuple[Any, int, int, int, bool, Any]:
+    """A request as the compiled part takes it."""
+    handle, offset, address, nbytes, device, owner = request
+    return handle, offset, address, nbytes, device is not None, owner
+
+
+def engine(device: int | None) -> Engine:
+    """The engine of a GPU, or of the host."""
+    with _lock:
+        found = _engines.get(device)
+        if found is None:
+            if device is not None and _forked_with_gpu:
+                raise DeviceError(
+                    "This process was forked from one that used a GPU, and CUDA does not survive that",
+                    'Start it by spawn: multiprocessing.set_start_method("spawn")',
+                )
+            found = _engines[device] = Engine(device)
+        return found
+
+
+def configure(**options: Any) -> None:
+    """See the package's documentation."""
+    global _ended
+    with _lock:
+        for key, value in options.items():
+            if value is None:
+                _options.pop(key, None)
+            else:
+                _options[key] = value
+        _ended = _sum(_engines.values(), _ended)
+        _engines.clear()
+
+
+def allocate(nbytes: int, device: int | None) -> Any:
+    """Memory of this package's own."""
+    try:
+        return engine(device).raw.allocate(nbytes)
+    except MemoryError as error:
+        where = "the host" if device is None else f"GPU {device}"
+        raise ExhaustedError(f"No room for {nbytes} bytes on {where}: {error}", "Free some") from None
+
+
+def stats() -> dict[str, Any]:
+    """The counters of all engines of this process, added up."""
+    with _lock:
+        return _sum(_engines.values(), _ended)
+
+
+def _sum(engines: Any, base: Any) -> Any:
+    # High waters of different engines need not have been reached together: their sum is a bound.
+    total = base if base is not None else _sidecore.no_counters()
+    for one in engines:
+        total = _add(total, one.raw.counters())
+    return total
+
+
+def _add(a: Any, b: Any) -> Any:
+    if isinstance(a, dict):
+        return {key: _add(a[key], b[key]) for key in a}
+    return a + b
+
+
+def save(
+    file: str | os.PathLike[str],
+    pieces: Sequence[tuple[int, bytes]],
+    payload: Sequence[tuple[int, Any]],
+    progress: Any,
+    layout: Any = None,
+) -> None:
+    """Writes a whole file beside its target, which it replaces when every byte is durable.
+
+    ``layout`` makes ``pieces`` from the sums of the payload, where those are wanted.
+    """
+    path = os.fspath(file)
+    by_device: dict[int | None, list[tuple[int, Any]]] = {}
+    for offset, memory in payload:
+        by_device.setdefault(memory.device, []).append((offset, memory))
+    try:
+        target = _sidecore.Save(path)
+    except OSError as error:
+        raise from_os(error, "Making a file beside", path) from None
+    try:
+        done = 0
+        for device, parts in by_device.items():
+            one = engine(device)
+            handle = one.open(target.temporary, "r+")
+            requests = [
+                Request(handle, offset, m.address, m.nbytes, device, m.owner) for offset, m in parts
+            ]
+            one.write(requests, None if progress is None else lambda n, d=done: progress(d + n))
+            done += sum(m.nbytes for _, m in parts)
+        if layout is not None:
+            pieces = layout.pieces(target.crc32([tuple(r) for r in layout.reserved]))
+        for offset, data in pieces:
+            target.write_at(data, offset)
+        target.commit()
+    except OSError as error:
+        if isinstance(error, Error):
+            raise
+        raise from_os(error, "Saving", path) from None
+    finally:
+        target.abandon()
+
+
+def _before_fork() -> None:
+    _lock.acquire()
+
+
+def _in_parent() -> None:
+    _lock.release()
+
+
+def _in_child() -> None:
+    global _ended, _forked_with_gpu, _lock
+    _forked_with_gpu = _forked_with_gpu or any(device is not None for device in _engines)
+    # What the parent has moved is not this process's.
+    _inherited.append(dict(_engines))
+    _engines.clear()
+    _ended = None
+    _lock = threading.Lock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

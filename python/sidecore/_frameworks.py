@@ -1,0 +1,286 @@
+"""Destinations by framework: memory that it owns, and its tensors over that memory."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from math import prod
+from typing import Any, NamedTuple
+
+from . import _engine
+from ._dtypes import DTYPES, DType
+from ._errors import DeviceError, ExhaustedError, MisuseError, UnsupportedError
+from ._tensor import Tensor
+
+#: Where each tensor of a framework that takes DLPack must begin.
+ALIGNMENT = 64
+
+
+class Block(NamedTuple):
+    """Memory that tensors are made over."""
+
+    address: int
+    nbytes: int
+    owner: Any
+
+
+class Device(NamedTuple):
+    """Where tensors shall be."""
+
+    #: The GPU's index; ``None`` is the host.
+    index: int | None
+
+    def __str__(self) -> str:
+        return "cpu" if self.index is None else f"cuda:{self.index}"
+
+
+def device(wanted: Any) -> Device:
+    """Reads ``"cpu"``, ``"cuda"``, ``"cuda:1"``, an index, or a ``torch.device``."""
+    if wanted is None:
+        return Device(None)
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        text = f"cuda:{wanted}"
+    else:
+        text = str(wanted)
+    kind, _, index = text.partition(":")
+    if kind == "cpu" and index in ("", "0"):
+        return Device(None)
+    if kind in ("cuda", "gpu") and (index == "" or index.isdecimal()):
+        return Device(int(index) if index else _current_device())
+    raise MisuseError(f"No device is called {text!r}", 'Name "cpu", "cuda" or "cuda:N"')
+
+
+def _current_device() -> int:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return torch.cuda.current_device()
+    return 0
+
+
+class Framework:
+    """What loading needs of a framework."""
+
+    name = ""
+
+    def check(self, dtype: DType) -> None:
+        """Refuses a type that the framework has no word for, before any byte is moved."""
+
+    def allocate(self, nbytes: int, where: Device) -> Block:
+        """Memory whose earlier users have all finished with it."""
+        raise NotImplementedError
+
+    def tensor(
+        self, block: Block, offset: int, dtype: DType, shape: tuple[int, ...], where: Device
+    ) -> Any:
+        """A tensor over a part of a block, which keeps the block."""
+        raise NotImplementedError
+
+
+def _no_counterpart(framework: str, dtype: DType, remedy: str) -> UnsupportedError:
+    return UnsupportedError(f"{framework} has no type for {dtype.name}", remedy)
+
+
+class Torch(Framework):
+    name = "torch"
+
+    def __init__(self) -> None:
+        self.torch = importlib.import_module("torch")
+
+    def check(self, dtype: DType) -> None:
+        if dtype.torch is None or not hasattr(self.torch, dtype.torch):
+            raise _no_counterpart(
+                f"torch {self.torch.__version__}",
+                dtype,
+                'Install a newer torch, or load with framework="sidecore" and use the bytes',
+            )
+
+    def allocate(self, nbytes: int, where: Device) -> Block:
+        torch = self.torch
+        if where.index is not None and not torch.cuda.is_available():
+            raise DeviceError(
+                f"{where}: this torch ({torch.__version__}) finds no CUDA GPU",
+                'Install a torch built for CUDA and NVIDIA\'s driver, or load with device="cpu"',
+            )
+        try:
+            owner = torch.empty(nbytes, dtype=torch.uint8, device=str(where))
+        except RuntimeError as error:
+            raise _no_room(nbytes, where, error) from error
+        if where.index is not None:
+            # The allocator may hand out memory that work in its stream still uses.
+            torch.cuda.current_stream(where.index).synchronize()
+        return Block(owner.data_ptr(), nbytes, owner)
+
+    def tensor(self, block, offset, dtype, shape, where):
+        torch = self.torch
+        kind = getattr(torch, dtype.torch)
+        count = prod(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=kind, device=str(where))
+        part = block.owner.narrow(0, offset, count * dtype.bytes)
+        return part.view(kind).view(shape)
+
+
+class Numpy(Framework):
+    name = "numpy"
+
+    def __init__(self) -> None:
+        self.numpy = importlib.import_module("numpy")
+
+    def kind(self, dtype: DType) -> Any:
+        """NumPy's type, from ``ml_dtypes`` where NumPy has none of its own."""
+        package, _, name = (dtype.numpy or "").rpartition(".")
+        if not package and name:
+            return self.numpy.dtype(name)
+        if package:
+            try:
+                return self.numpy.dtype(getattr(importlib.import_module(package), name))
+            except (ImportError, AttributeError):
+                pass
+        raise _no_counterpart(
+            "NumPy",
+            dtype,
+            "Install ml_dtypes (it brings bfloat16 and the 8-bit floats) or torch, or load with "
+            'framework="sidecore" and use the bytes',
+        )
+
+    def check(self, dtype: DType) -> None:
+        self.kind(dtype)
+
+    def allocate(self, nbytes: int, where: Device) -> Block:
+        if where.index is not None:
+            raise MisuseError(
+                f"NumPy's arrays cannot be on {where}",
+                'Load with framework="torch", "cupy", "jax" or "sidecore", or with device="cpu"',
+            )
+        try:
+            whole = self.numpy.empty(nbytes + ALIGNMENT, dtype=self.numpy.uint8)
+        except MemoryError as error:
+            raise _no_room(nbytes, where, error) from error
+        start = -whole.ctypes.data % ALIGNMENT
+        owner = whole[start : start + nbytes]
+        return Block(owner.ctypes.data, nbytes, owner)
+
+    def tensor(self, block, offset, dtype, shape, where):
+        nbytes = prod(shape) * dtype.bytes
+        return block.owner[offset : offset + nbytes].view(self.kind(dtype)).reshape(shape)
+
+
+class Own(Framework):
+    """Tensors of this package, for whoever takes DLPack or an array interface."""
+
+    name = "sidecore"
+
+    def allocate(self, nbytes: int, where: Device) -> Block:
+        owner = _engine.allocate(max(nbytes, 1), where.index)
+        return Block(owner.address, nbytes, owner)
+
+    def tensor(self, block, offset, dtype, shape, where):
+        return Tensor(block.address + offset, tuple(shape), dtype, where.index, block.owner)
+
+
+class Cupy(Framework):
+    name = "cupy"
+
+    def __init__(self) -> None:
+        self.cupy = importlib.import_module("cupy")
+        self.numpy = Numpy()
+
+    def check(self, dtype: DType) -> None:
+        try:
+            self.cupy.ndarray((0,), self.numpy.kind(dtype))
+        except (TypeError, ValueError) as error:
+            raise _no_counterpart("CuPy", dtype, "Load with another framework") from error
+
+    def allocate(self, nbytes: int, where: Device) -> Block:
+        if where.index is None:
+            raise MisuseError("CuPy's arrays cannot be on the host", 'Load with device="cuda"')
+        try:
+            with self.cupy.cuda.Device(where.index):
+                owner = self.cupy.empty(max(nbytes, 1), dtype=self.cupy.uint8)
+                self.cupy.cuda.get_current_stream().synchronize()
+        except self.cupy.cuda.memory.OutOfMemoryError as error:
+            raise _no_room(nbytes, where, error) from error
+        except self.cupy.cuda.runtime.CUDARuntimeError as error:
+            raise DeviceError(f"{where}: CuPy finds no such GPU: {error}", "See nvidia-smi") from error
+        return Block(owner.data.ptr, nbytes, owner)
+
+    def tensor(self, block, offset, dtype, shape, where):
+        place = block.owner.data + offset
+        return self.cupy.ndarray(shape, dtype=self.numpy.kind(dtype), memptr=place)
+
+
+class Jax(Own):
+    name = "jax"
+
+    def __init__(self) -> None:
+        self.jax = importlib.import_module("jax")
+        self.numpy = Numpy()
+
+    def check(self, dtype: DType) -> None:
+        kind = self.numpy.kind(dtype)
+        if dtype.bits == 64 and not self.jax.config.jax_enable_x64:
+            raise _no_counterpart(
+                "JAX without 64-bit types",
+                dtype,
+                'Switch them on: jax.config.update("jax_enable_x64", True)',
+            )
+        try:
+            self.jax.numpy.dtype(kind)
+        except TypeError as error:
+            raise _no_counterpart("JAX", dtype, "Load with another framework") from error
+
+    def tensor(self, block, offset, dtype, shape, where):
+        kind = self.numpy.kind(dtype)
+        if prod(shape) == 0:
+            return self.jax.numpy.empty(shape, kind)
+        own = super().tensor(block, offset, dtype, shape, where)
+        if dtype.name.startswith("F8") or dtype.name == "BOOL":
+            # Not every version takes these by DLPack; as bytes every one does.
+            array = self.jax.dlpack.from_dlpack(own.view("U8")).reshape(shape)
+            if dtype.name == "BOOL":
+                return array.astype(bool)
+            return self.jax.lax.bitcast_convert_type(array, kind)
+        return self.jax.dlpack.from_dlpack(own)
+
+
+def _no_room(nbytes: int, where: Device, error: BaseException) -> Exception:
+    text = str(error).strip().splitlines()[0] if str(error).strip() else "out of memory"
+    if "out of memory" not in str(error).lower() and where.index is not None:
+        return DeviceError(f"{where}: {text}", "See nvidia-smi for the GPUs there are")
+    return ExhaustedError(
+        f"No room for {nbytes} bytes on {where}: {text}",
+        "Free some memory, or load fewer tensors at a time",
+    )
+
+
+_KINDS = {kind.name: kind for kind in (Torch, Numpy, Own, Cupy, Jax)}
+
+
+def framework(wanted: str | None, where: Device) -> Framework:
+    """The framework of that name; without one, torch where it can be imported, else NumPy on the
+    host and CuPy on a GPU, else this package's own tensors."""
+    if wanted is not None:
+        kind = _KINDS.get({"pt": "torch", "np": "numpy"}.get(wanted, wanted))
+        if kind is None:
+            names = ", ".join(_KINDS)
+            raise MisuseError(f"No framework is called {wanted!r}", f"Name one of {names}")
+        try:
+            return kind()
+        except ImportError as error:
+            raise UnsupportedError(
+                f"{wanted} cannot be imported: {error}", f"Install it (pip install {wanted})"
+            ) from error
+    order = [Torch, Numpy] if where.index is None else [Torch, Cupy]
+    for kind in order:
+        try:
+            return kind()
+        except ImportError:
+            continue
+    return Own()
+
+
+def sub_byte(dtype: DType, shape: tuple[int, ...]) -> tuple[DType, tuple[int, ...]]:
+    """Types narrower than a byte, as their packed bytes along the last axis."""
+    if dtype.bytes or not shape:
+        return dtype, shape
+    return DTYPES["U8"], (*shape[:-1], shape[-1] * dtype.bits // 8)

@@ -1,0 +1,309 @@
+"""Reading and writing safetensors files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import _arrays, _engine, _frameworks, _sidecore
+from ._dtypes import DTYPES, NOT_SAFETENSORS, DType
+from ._errors import FormatError, MisuseError, UnsupportedError, from_os
+from ._frameworks import Block, Device, Framework
+from ._progress import progress_for
+
+#: Where a tensor must begin, so that every kernel takes it at full speed.
+_ALIGNMENT = 16
+#: Where a run of tensors begins in its allocation.
+_RUN_ALIGNMENT = 256
+
+
+class _Entry(NamedTuple):
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class _Shard(NamedTuple):
+    path: str
+    entries: list[_Entry]
+    metadata: dict[str, str]
+
+
+def load_safetensors(
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    device: Any = "cpu",
+    framework: str | None = None,
+    *,
+    shared: bool = True,
+    names: Iterable[str] | None = None,
+    progress: bool | None = None,
+) -> dict[str, Any]:
+    """Loads safetensors files: every tensor with its name, type, shape and bytes.
+
+    Parameters
+    ----------
+    files : path, or iterable of paths
+        A file, several shards, an index (``*.index.json``), or a folder with either. Shards are
+        read in parallel.
+    device : str, int or torch.device
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+    framework : {"torch", "numpy", "cupy", "jax", "sidecore"}, optional
+        Whose tensors to make; by default torch's where it can be imported, else NumPy's on the host
+        and CuPy's on a GPU, else :class:`sidecore.Tensor`, which every framework takes by DLPack.
+    shared : bool
+        Whether the tensors of a file share one allocation, which is the fastest; its memory is
+        free again when the last of them is gone. With ``False`` each has one of its own.
+    names : iterable of str, optional
+        Load these only.
+    progress : bool, optional
+        Whether to draw a bar on stderr; by default for large loads on a terminal.
+
+    Returns
+    -------
+    dict of str to tensor
+        In the order of the files, and of the data in each. Kernels that are launched after the
+        return, on any stream, see every byte; nothing needs to be synchronised.
+
+    Raises
+    ------
+    FormatError
+        A file is damaged or hostile. Headers are judged before anything is allocated.
+    IoError, DeviceError, ExhaustedError, UnsupportedError, MisuseError, RouteError
+        As their names say.
+
+    Notes
+    -----
+    The GIL is released while bytes move. Ctrl-C ends the load. The files are read, not mapped: what
+    happens to them afterwards does not matter to the tensors.
+    """
+    where = _frameworks.device(device)
+    kind = _frameworks.framework(framework, where)
+    shards = [_read_header(path) for path in _resolve(files)]
+    _no_name_twice(shards)
+    if names is not None:
+        shards = _only(shards, names)
+    for shard in shards:
+        for entry in shard.entries:
+            kind.check(_frameworks.sub_byte(entry.dtype, entry.shape)[0])
+    engine = _engine.engine(where.index)
+    with progress_for("load", sum(e.nbytes for s in shards for e in s.entries), progress) as bar:
+        tensors: dict[str, Any] = {}
+        requests: list[_engine.Request] = []
+        for shard in shards:
+            handle = engine.open(shard.path, "r")
+            placed = _place_shared if shared else _place_apart
+            for entry, block, offset in placed(shard, kind, where, handle, requests):
+                dtype, shape = _frameworks.sub_byte(entry.dtype, entry.shape)
+                tensors[entry.name] = (block, offset, dtype, shape)
+        engine.transfer(requests, bar)
+    return {
+        name: kind.tensor(block, offset, dtype, shape, where)
+        for name, (block, offset, dtype, shape) in tensors.items()
+    }
+
+
+def safetensors_metadata(file: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of a safetensors file: the texts under ``__metadata__``."""
+    return _read_header(os.fspath(file)).metadata
+
+
+def _resolve(files: Any) -> list[str]:
+    """The shards that an argument names: a file, a list of them, an index, or a folder."""
+    if isinstance(files, (str, os.PathLike)):
+        path = Path(files)
+        if path.is_dir():
+            return _resolve_folder(path)
+        if path.name.endswith(".json"):
+            return _resolve_index(path)
+        return [os.fspath(path)]
+    paths = [os.fspath(path) for path in files]
+    if not paths:
+        raise MisuseError("The list of files is empty", "Name at least one")
+    return paths
+
+
+def _resolve_folder(folder: Path) -> list[str]:
+    indices = sorted(folder.glob("*.safetensors.index.json"))
+    if len(indices) == 1:
+        return _resolve_index(indices[0])
+    found = sorted(os.fspath(path) for path in folder.glob("*.safetensors"))
+    if not found:
+        raise MisuseError(f"{folder} has no *.safetensors file", "Name another folder or a file")
+    return found
+
+
+def _resolve_index(path: Path) -> list[str]:
+    try:
+        index = json.loads(path.read_bytes())
+        shards = sorted(set(index["weight_map"].values()))
+    except OSError as error:
+        raise from_os(error, "Reading", path) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(
+            f"{path} is no index of shards: {type(error).__name__} {error}",
+            'It must be JSON with an object "weight_map" from tensor names to file names',
+        ) from error
+    for name in shards:
+        # An index names files beside it, and nothing else of the machine.
+        if not isinstance(name, str) or os.path.basename(name) != name or name in ("", ".", ".."):
+            raise FormatError(
+                f"{path} names a shard {name!r}, which is no file beside it",
+                "Get the index from its source again",
+            )
+    if not shards:
+        raise FormatError(f"{path} names no shard", "Get the index from its source again")
+    return [os.fspath(path.parent / name) for name in shards]
+
+
+def _read_header(path: str) -> _Shard:
+    try:
+        entries, metadata = _sidecore.read_header(path)
+    except OSError as error:
+        raise from_os(error, "Reading", path) from error
+    except ValueError as error:
+        raise FormatError(
+            f"{path} is no sound safetensors file: {error}", "Get it from its source again"
+        ) from None
+    return _Shard(
+        path,
+        [_Entry(name, DTYPES[d], tuple(shape), at, size) for name, d, shape, at, size in entries],
+        dict(metadata),
+    )
+
+
+def _no_name_twice(shards: list[_Shard]) -> None:
+    seen: dict[str, str] = {}
+    for shard in shards:
+        for entry in shard.entries:
+            other = seen.setdefault(entry.name, shard.path)
+            if other != shard.path:
+                raise FormatError(
+                    f"Tensor {entry.name!r} is in {other} and in {shard.path}",
+                    "Load the files one by one",
+                )
+
+
+def _only(shards: list[_Shard], names: Iterable[str]) -> list[_Shard]:
+    wanted = set(names)
+    missing = wanted - {entry.name for shard in shards for entry in shard.entries}
+    if missing:
+        raise MisuseError(
+            f"No shard has {sorted(missing)[0]!r} ({len(missing)} names are missing)",
+            "See the names in the files' headers",
+        )
+    return [
+        shard._replace(entries=[entry for entry in shard.entries if entry.name in wanted])
+        for shard in shards
+    ]
+
+
+def _place_shared(
+    shard: _Shard, kind: Framework, where: Device, handle: Any, requests: list[_engine.Request]
+) -> list[tuple[_Entry, Block, int]]:
+    """One allocation for the file: neighbours stay neighbours as long as each begins well.
+
+    So a file whose tensors are all aligned is one request.
+    """
+    offsets: list[int] = []
+    runs: list[list[int]] = []  # file offset, block offset, bytes
+    end = 0
+    for entry in shard.entries:
+        last = runs[-1] if runs else None
+        follows = last is not None and last[0] + last[2] == entry.offset
+        if not (follows and (end % _ALIGNMENT == 0 or entry.nbytes == 0)):
+            end += -end % _RUN_ALIGNMENT
+            runs.append([entry.offset, end, 0])
+        offsets.append(end)
+        runs[-1][2] += entry.nbytes
+        end += entry.nbytes
+    block = kind.allocate(end, where)
+    for file_offset, offset, nbytes in runs:
+        if nbytes:
+            requests.append(
+                _engine.Request(
+                    handle, file_offset, block.address + offset, nbytes, where.index, block.owner
+                )
+            )
+    return [(e, block, offset) for e, offset in zip(shard.entries, offsets, strict=True)]
+
+
+def _place_apart(
+    shard: _Shard, kind: Framework, where: Device, handle: Any, requests: list[_engine.Request]
+) -> list[tuple[_Entry, Block, int]]:
+    """An allocation for each tensor."""
+    placed = []
+    for entry in shard.entries:
+        block = kind.allocate(entry.nbytes, where)
+        if entry.nbytes:
+            requests.append(
+                _engine.Request(
+                    handle, entry.offset, block.address, entry.nbytes, where.index, block.owner
+                )
+            )
+        placed.append((entry, block, 0))
+    return placed
+
+
+def save_safetensors(
+    tensors: Mapping[str, Any],
+    file: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    progress: bool | None = None,
+) -> None:
+    """Saves tensors as a safetensors file, byte for byte as the reference implementation would.
+
+    The file appears under its name when it is complete and durable (temporary file, fsync, rename,
+    fsync of the folder); until then, and where it fails, the name keeps what it had.
+
+    Parameters
+    ----------
+    tensors : mapping of str to tensor
+        Of any framework, on the host or on GPUs, without gaps between their elements.
+    file : path
+        Where.
+    metadata : mapping of str to str, optional
+        Goes under ``__metadata__``.
+    progress : bool, optional
+        As for :func:`sidecore.load_safetensors`.
+    """
+    parts = []
+    for name, array in tensors.items():
+        if not isinstance(name, str) or name == "__metadata__":
+            raise MisuseError(f"{name!r} is no name for a tensor", "Use another text")
+        found = _arrays.memory(array)
+        if found.dtype is None or found.dtype.name in NOT_SAFETENSORS:
+            raise UnsupportedError(
+                f"Tensor {name!r}: the format has no type for it", "Convert it to another type"
+            )
+        parts.append((name, found))
+    parts.sort(key=lambda part: (-part[1].dtype.order, part[0]))
+    header, offset = {}, 0
+    if metadata is not None:
+        for key, value in metadata.items():
+            if not (isinstance(key, str) and isinstance(value, str)):
+                raise MisuseError("Metadata is a mapping of texts to texts", "Use json.dumps")
+        header["__metadata__"] = dict(metadata)
+    for name, found in parts:
+        header[name] = {
+            "dtype": found.dtype.name,
+            "shape": list(found.shape),
+            "data_offsets": [offset, offset + found.nbytes],
+        }
+        offset += found.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    head = len(text).to_bytes(8, "little") + text
+    pieces, at = [(0, head)], len(head)
+    payload = []
+    for _, found in parts:
+        if found.nbytes:
+            payload.append((at, found))
+        at += found.nbytes
+    with progress_for("save", offset, progress) as bar:
+        _engine.save(file, pieces, payload, bar)
