@@ -1,8 +1,8 @@
-//! The compiled part of the Python package `sidecore`: headers, capsules, memory, and calls of the bulk engine.
+//! The compiled part of the Python package `sidecore`: headers, capsules, memory, and calls of the engine.
 //!
-//! The package's face is Python (`python/sidecore`); what is here has the narrow interface that the face needs:
-//! addresses and lengths in, numbers out. Who keeps which memory alive is decided in the face, by references
-//! that requests hold until they have ended. Nothing here knows of torch, NumPy, CuPy or JAX.
+//! The package's face is Python (`python/sidecore`). What is here has the narrow interface that the face
+//! needs: addresses and lengths in, numbers out. Who keeps which memory alive is decided in the face, by
+//! references that are held here until a request has ended. Nothing here knows of torch, NumPy, CuPy or JAX.
 //!
 //! Every call that may take long releases the GIL, and looks for signals at least every 50 ms.
 
