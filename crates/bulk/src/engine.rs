@@ -16,6 +16,7 @@ use crate::request::{From, Options, POOL_BYTES_MAX, Request};
 use crate::route::{Cause, Op, Route};
 use crate::runs::{self, Rules, Way};
 use crate::seat::route_of;
+use crate::store::Store;
 use crate::threads::Core;
 use crate::transfer::Transfer;
 
@@ -50,15 +51,15 @@ impl Bulk {
     /// # Errors
     /// [`BulkError::Misuse`] for a pool that is larger than may be.
     pub fn open(options: Options) -> Result<Self, BulkError> {
-        let Options { gpu, threads, pool_bytes, knees, require, cache, log, interference } =
-            options;
+        let Options { gpu, threads, pool_bytes, require, cache, interference, .. } = options;
         if pool_bytes > POOL_BYTES_MAX {
             let why =
                 format!("a pool of {pool_bytes} bytes: at most {POOL_BYTES_MAX} are possible");
             return Err(BulkError::Misuse(why));
         }
-        let counters = counters::Shared::new(log);
-        let mut knees = knees.unwrap_or_default().admissible();
+        let counters = counters::Shared::new(options.log);
+        let stored = || options.stored.and_then(|(store, key)| look_up(&store, &key, &counters));
+        let mut knees = options.knees.or_else(stored).unwrap_or_default().admissible();
         if let Some(threads) = threads {
             let threads = threads.clamp(1, 256);
             knees.threads_cached = threads;
@@ -117,9 +118,8 @@ impl Bulk {
         let (core, prepared) = (self.core()?, self.prepare(request)?);
         let job = self.job(core, prepared)?;
         core.counters.started();
-        if job.chunks == 1 && job.bytes <= core.knees.inline_bytes_max {
-            core.carry_out(&job);
-        } else {
+        let small = job.chunks == 1 && job.bytes <= core.knees.inline_bytes_max;
+        if !small || !core.carry_out_if_free(&job) {
             core.submit(&job);
         }
         wait_for(&job)
@@ -475,6 +475,18 @@ impl Bulk {
             why: plan.reasons.join("; "),
         })
     }
+}
+
+/// The knees that were stored; where there are none, that is said.
+fn look_up(store: &Store, key: &str, counters: &counters::Shared) -> Option<Knees> {
+    match store.get(key) {
+        Ok(Some(knees)) => return Some(knees),
+        Ok(None) => counters.fell_back(Cause::KneesMissing, || {
+            format!("{key}: never measured, so defaults are used; run sidecore tune")
+        }),
+        Err(error) => counters.fell_back(Cause::KneesUnreadable, || error.to_string()),
+    }
+    None
 }
 
 /// A request that was checked.

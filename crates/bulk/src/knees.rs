@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 /// Bytes in a page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
+/// Threads of users that carry out small requests themselves at once, and their slots.
+pub(crate) const CALLERS_MAX: u64 = 16;
+pub(crate) const INLINE_SLOTS: u64 = 2;
+
 /// The planner's numbers. The default is a guess for a machine that was never measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,17 +63,28 @@ impl Knees {
         }
     }
 
+    /// Bytes of a slot of a thread that carries out a small request itself: with the pages around it.
+    pub(crate) fn inline_slot_bytes(&self) -> u64 {
+        let most = self.inline_bytes_max.saturating_add(2 * PAGE_BYTES).min(self.slot_bytes);
+        most.max(2 * PAGE_BYTES).next_power_of_two()
+    }
+
     /// The same where `bytes` of pinned memory are all there is for `threads` threads; whether it had to
     /// shrink.
     pub(crate) fn within(self, bytes: u64, threads: usize) -> (Self, usize, bool) {
         let mut knees = self;
         let mut threads = threads;
-        let used = |k: &Self, threads: usize| k.slot_bytes * k.slots as u64 * threads as u64;
+        let used = |k: &Self, threads: usize| {
+            let callers = k.inline_slot_bytes() * INLINE_SLOTS * CALLERS_MAX;
+            k.slot_bytes * k.slots as u64 * threads as u64 + callers
+        };
         while used(&knees, threads) > bytes {
             if knees.slots > 2 {
                 knees.slots -= 1;
             } else if knees.slot_bytes > 256 << 10 {
                 knees.slot_bytes /= 2;
+            } else if knees.inline_bytes_max > 4 * PAGE_BYTES {
+                knees.inline_bytes_max = (knees.inline_bytes_max / 2).min(knees.slot_bytes / 2);
             } else if threads > 1 {
                 threads -= 1;
             } else if knees.slot_bytes > 64 << 10 {
@@ -90,12 +105,16 @@ mod tests {
     #[test]
     fn a_small_pool_takes_slots_then_bytes_then_threads() {
         let knees = Knees { slots: 4, slot_bytes: 1 << 20, ..Knees::default() };
-        let (same, threads, shrunk) = knees.within(32 << 20, 8);
+        let callers = 32 * knees.inline_slot_bytes();
+        let (same, threads, shrunk) = knees.within((32 << 20) + callers, 8);
         assert!(same == knees && threads == 8 && !shrunk);
-        let (fewer, threads, shrunk) = knees.within(16 << 20, 8);
+        let (fewer, threads, shrunk) = knees.within((16 << 20) + callers, 8);
         assert!(fewer.slots == 2 && fewer.slot_bytes == 1 << 20 && threads == 8 && shrunk);
-        let (smaller, threads, _) = knees.within(1 << 20, 8);
-        assert!(smaller.slot_bytes == 256 << 10 && threads == 2, "{smaller:?} {threads}");
+        for pool in [8_u64 << 20, 4 << 20, 2 << 20] {
+            let (less, threads, _) = knees.within(pool, 8);
+            let used = less.slot_bytes * less.slots as u64 * threads as u64;
+            assert!(used + 32 * less.inline_slot_bytes() <= pool, "{less:?} {threads}");
+        }
         let (least, threads, _) = knees.within(0, 8);
         assert!(least.slot_bytes == 64 << 10 && least.slots == 2 && threads == 1);
     }

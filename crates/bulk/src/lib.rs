@@ -12,7 +12,7 @@
 //! | [`Place`] | where bytes go to or come from: device memory or host memory |
 //! | [`Request`], [`Transfer`], [`Batch`] | what is asked for, and its end |
 //! | [`Plan`], [`Route`], [`Cause`] | which way a request goes and why; what was not possible |
-//! | [`Knees`] | at which sizes and thread counts the planner switches, measured by `tune` |
+//! | [`Knees`] | at which sizes and thread counts the planner switches, measured by [`tune()`], kept in a [`Store`] |
 //! | [`save_atomically`] | whole files: complete or not there |
 //!
 //! What holds for every transfer:
@@ -47,8 +47,10 @@ mod route;
 mod runs;
 mod save;
 mod seat;
+mod store;
 mod threads;
 mod transfer;
+mod tune;
 
 pub use batch::Batch;
 pub use counters::{Counters, RouteCount};
@@ -63,4 +65,6 @@ pub use plan::{Part, Plan};
 pub use request::{Options, POOL_BYTES_MAX, Request};
 pub use route::{Cause, Op, Route};
 pub use save::{Part as SavePart, save_atomically};
+pub use store::Store;
 pub use transfer::Transfer;
+pub use tune::{Measured, TuneOptions, Tuned, tune};

@@ -11,6 +11,7 @@ use crate::knees::Knees;
 use crate::log::Log;
 use crate::place::Place;
 use crate::route::{Op, Route};
+use crate::store::Store;
 
 /// Most bytes of pinned memory that may be asked for.
 pub const POOL_BYTES_MAX: u64 = 512 << 20;
@@ -23,8 +24,10 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Most bytes of pinned memory, up to 512 MiB. None is made before it is needed.
     pub pool_bytes: u64,
-    /// Measured knees; without them the defaults.
+    /// The knees; without them those that were measured and stored, else the defaults.
     pub knees: Option<Knees>,
+    /// Where measured knees are looked for, and under which key; by default nowhere.
+    pub stored: Option<(Store, String)>,
     /// Refuse whatever would not go this way, before anything is moved.
     pub require: Option<Route>,
     /// When to go around the page cache.
@@ -42,6 +45,7 @@ impl Default for Options {
             threads: None,
             pool_bytes: 256 << 20,
             knees: None,
+            stored: None,
             require: None,
             cache: CachePolicy::Auto,
             log: Log::default(),

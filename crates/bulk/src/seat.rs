@@ -61,10 +61,6 @@ impl Seat {
         }
     }
 
-    pub fn slot_bytes(&self) -> usize {
-        self.slot_bytes
-    }
-
     pub fn has_room(&self) -> bool {
         !self.free.is_empty()
     }

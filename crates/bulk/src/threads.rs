@@ -15,7 +15,7 @@ use crate::error::BulkError;
 use crate::file::{Access, Inner};
 use crate::interference::Interference;
 use crate::job::Job;
-use crate::knees::Knees;
+use crate::knees::{CALLERS_MAX, INLINE_SLOTS, Knees, PAGE_BYTES};
 use crate::route::Cause;
 use crate::seat::Seat;
 
@@ -23,8 +23,6 @@ use crate::seat::Seat;
 const SPIN: Duration = Duration::from_micros(200);
 /// How long it naps then.
 const NAP: Duration = Duration::from_micros(30);
-/// Seats that are kept for threads that carry out small requests themselves.
-const SPARE_SEATS: usize = 16;
 
 /// What all parts of the engine share.
 pub(crate) struct Core {
@@ -38,7 +36,7 @@ pub(crate) struct Core {
     wake: Condvar,
     gates: Mutex<Gates>,
     gates_wake: Condvar,
-    spare: Mutex<Vec<Seat>>,
+    spare: Mutex<Spare>,
     /// How cached pages are found out, by device number.
     residency: Mutex<HashMap<(u64, bool), Residency>>,
 }
@@ -49,6 +47,14 @@ struct Work {
     workers: Vec<JoinHandle<()>>,
     refused: bool,
     stopped: bool,
+}
+
+/// Seats of threads that carry out small requests themselves.
+#[derive(Default)]
+struct Spare {
+    seats: Vec<Seat>,
+    /// Those in use.
+    out: u64,
 }
 
 #[derive(Default)]
@@ -189,16 +195,39 @@ impl Core {
         false
     }
 
-    /// Carries a job out in this thread.
-    pub fn carry_out(&self, job: &Arc<Job>) {
-        let fits = |seat: &Seat| seat.slot_bytes() as u64 >= job.chunk_bytes;
-        let found = {
+    /// Carries a small job of one chunk out in this thread, unless too many threads do that already.
+    pub fn carry_out_if_free(&self, job: &Arc<Job>) -> bool {
+        let slot_bytes = self.knees.inline_slot_bytes();
+        if job.bytes + 2 * PAGE_BYTES > slot_bytes {
+            return false;
+        }
+        let kept = {
             let mut spare = lock(&self.spare);
-            let at = spare.iter().position(fits);
-            at.map(|at| spare.swap_remove(at))
+            if spare.out >= CALLERS_MAX {
+                return false;
+            }
+            spare.out += 1;
+            spare.seats.pop()
         };
-        let bytes = usize::try_from(job.chunk_bytes).expect("at most 64 MiB");
-        let mut seat = found.unwrap_or_else(|| Seat::new(bytes, 2));
+        let slots = usize::try_from(INLINE_SLOTS).expect("two");
+        let bytes = usize::try_from(slot_bytes).expect("at most 64 MiB");
+        let mut seat = kept.unwrap_or_else(|| Seat::new(bytes, slots));
+        self.run(job, &mut seat);
+        let mut spare = lock(&self.spare);
+        spare.out -= 1;
+        spare.seats.push(seat);
+        true
+    }
+
+    /// Carries a job out in this thread, since there is no other.
+    fn carry_out(&self, job: &Arc<Job>) {
+        let bytes = usize::try_from(self.knees.slot_bytes).expect("at most 64 MiB");
+        let mut seat = Seat::new(bytes, self.knees.slots);
+        self.run(job, &mut seat);
+        seat.retire(self);
+    }
+
+    fn run(&self, job: &Arc<Job>, seat: &mut Seat) {
         loop {
             while seat.has_room() {
                 let Some(chunk) = job.claim() else { break };
@@ -211,12 +240,6 @@ impl Core {
             if !seat.is_idle() {
                 seat.wait(self);
             }
-        }
-        let mut spare = lock(&self.spare);
-        if spare.len() < SPARE_SEATS {
-            spare.push(seat);
-        } else {
-            seat.retire(self);
         }
     }
 
@@ -305,7 +328,7 @@ impl Core {
             // A worker that panicked has said so.
             let _panicked = thread.join();
         }
-        lock(&self.spare).drain(..).for_each(|mut seat| seat.retire(self));
+        lock(&self.spare).seats.drain(..).for_each(|mut seat| seat.retire(self));
     }
 }
 

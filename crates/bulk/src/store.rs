@@ -1,0 +1,153 @@
+//! Measured knees on disk: one JSON file of the user, by file system and GPU.
+//!
+//! `$XDG_CONFIG_HOME/sidecore/knees.json`, else `~/.config/sidecore/knees.json`. A key is the type of the
+//! file system, where it is mounted, and the name of the GPU, or `host`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::BulkError;
+use crate::knees::Knees;
+
+mod mount {
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    /// Type and mount point of the file system that a path is on.
+    pub fn of(path: &Path) -> std::io::Result<(String, String)> {
+        let device = std::fs::metadata(path)?.dev();
+        let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let found = table.lines().rev().find_map(|line| {
+            let mut words = line.split(' ');
+            let (number, point) = (words.nth(2)?, words.nth(1)?);
+            let kind = line.split(" - ").nth(1)?.split(' ').next()?;
+            (number == wanted).then(|| (kind.to_owned(), point.to_owned()))
+        });
+        Ok(found.unwrap_or_else(|| ("unknown".to_owned(), wanted)))
+    }
+}
+
+/// The file's form; a later one will have another number.
+const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Table {
+    version: u32,
+    knees: BTreeMap<String, Knees>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self { version: VERSION, knees: BTreeMap::new() }
+    }
+}
+
+/// Where knees are kept.
+#[derive(Clone, Debug)]
+pub struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// The user's own; `None` where neither `XDG_CONFIG_HOME` nor `HOME` says where that is.
+    pub fn of_user() -> Option<Self> {
+        let some = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let config = some("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            .or_else(|| some("HOME").map(|home| PathBuf::from(home).join(".config")))?;
+        Some(Self::at(config.join("sidecore").join("knees.json")))
+    }
+
+    /// A file.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The key for files on the file system of `path`, and a GPU by its name.
+    ///
+    /// # Errors
+    /// [`BulkError::Os`] where there is no such path.
+    pub fn key(path: &Path, gpu: Option<&str>) -> Result<String, BulkError> {
+        let (kind, point) = mount::of(path)
+            .map_err(|e| BulkError::os("looking at", path.display().to_string(), &e))?;
+        Ok(format!("{kind} at {point}, {}", gpu.unwrap_or("host")))
+    }
+
+    fn read(&self) -> Result<Table, BulkError> {
+        let text = match std::fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Table::default()),
+            Err(error) => {
+                return Err(BulkError::os("reading", self.path.display().to_string(), &error));
+            }
+        };
+        let unreadable = |why: String| BulkError::Unsupported {
+            what: format!("the knees in {}", self.path.display()),
+            why: format!("{why}; remove the file and run sidecore tune"),
+        };
+        let table: Table = serde_json::from_str(&text).map_err(|e| unreadable(e.to_string()))?;
+        if table.version != VERSION {
+            return Err(unreadable(format!("version {} is not {VERSION}", table.version)));
+        }
+        Ok(table)
+    }
+
+    /// The knees under a key.
+    ///
+    /// # Errors
+    /// [`BulkError::Unsupported`] where the file is not one of knees, [`BulkError::Os`].
+    pub fn get(&self, key: &str) -> Result<Option<Knees>, BulkError> {
+        Ok(self.read()?.knees.remove(key))
+    }
+
+    /// Keeps knees under a key; the file is complete at every moment.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn put(&self, key: &str, knees: Knees) -> Result<(), BulkError> {
+        let mut table = self.read()?;
+        table.knees.insert(key.to_owned(), knees);
+        let text = serde_json::to_string_pretty(&table).expect("numbers and words");
+        let failed = |what: &'static str, path: &Path, e: &io::Error| {
+            BulkError::os(what, path.display().to_string(), e)
+        };
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder).map_err(|e| failed("making", folder, &e))?;
+        let temporary = self.path.with_extension(format!("{}.tmp", std::process::id()));
+        std::fs::write(&temporary, text + "\n").map_err(|e| failed("writing", &temporary, &e))?;
+        std::fs::rename(&temporary, &self.path).map_err(|e| failed("renaming to", &self.path, &e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knees_come_back_by_key_and_other_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::at(folder.path().join("new").join("knees.json"));
+        let key = Store::key(folder.path(), Some("a GPU")).unwrap();
+        assert!(key.ends_with(", a GPU") && key.contains(" at /"), "{key}");
+        assert_eq!(store.get(&key).unwrap(), None);
+        let knees = Knees { threads_cached: 3, ..Knees::default() };
+        store.put(&key, knees).unwrap();
+        store.put("other", Knees::default()).unwrap();
+        assert_eq!(store.get(&key).unwrap(), Some(knees));
+        for text in ["", "{", "{\"version\":2,\"knees\":{}}", "[]"] {
+            std::fs::write(store.path(), text).unwrap();
+            let error = store.get(&key).unwrap_err();
+            assert!(error.to_string().contains("sidecore tune"), "{error}");
+            assert!(store.put(&key, knees).is_err());
+        }
+    }
+}
