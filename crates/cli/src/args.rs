@@ -1,5 +1,6 @@
 //! The command line: one vocabulary for every path.
 
+mod bulk;
 mod forms;
 
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use crate::units::{parse_bytes, parse_duration};
 
+pub use bulk::{BulkBenchArgs, EngineArgs, PeerSpec, SaveArgs, TuneArgs, Work};
 pub use forms::{
     CompareArgs, CopollArgs, Key, Override, PlacementArgs, Setting, ShapeArgs, SweepArgs,
     published_memory,
@@ -31,6 +33,10 @@ pub enum Command {
     Bench(Box<BenchCommand>),
     /// Load a file into GPU memory and print route, rate and the SHA-256 of what arrived.
     Load(LoadArgs),
+    /// Bring a file into GPU memory, and save that as another file: complete, or not at all.
+    Save(SaveArgs),
+    /// Measure at which thread counts and sizes bulk transfers change their ways here, and store it.
+    Tune(TuneArgs),
 }
 
 /// `bench`, or one of its special forms.
@@ -57,6 +63,11 @@ pub enum BenchForm {
     Placement(Box<PlacementArgs>),
     /// Step the load of copilot's queues between 10 % and 100 % and check who polls them.
     Copoll(Box<CopollArgs>),
+    /// Compare bulk transfers: the bulk engine, plain loops, and what Python users have, in turns, each in
+    /// a process of its own whose CPU time is taken from outside.
+    Bulk(Box<BulkBenchArgs>),
+    /// The same for rows of a file at random.
+    Rows(Box<BulkBenchArgs>),
     /// Measure the ceilings that payload meets: stores through the window, GPU loads from and stores to
     /// pinned host memory, and the copy engine.
     Window(WindowArgs),
@@ -526,9 +537,15 @@ impl WindowArgs {
 pub struct LoadArgs {
     /// File to load.
     pub file: PathBuf,
-    /// Path to load it by.
-    #[arg(long, value_enum, default_value = "ring")]
-    pub path: PathName,
+    /// Path to load it by [default: none, but the bulk engine].
+    #[arg(long, value_enum)]
+    pub path: Option<PathName>,
+    /// How the bulk engine is opened.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Say which way the bytes will go, and why not a better one.
+    #[arg(long)]
+    pub explain: bool,
     /// Bytes an I/O.
     #[arg(long, value_parser = parse_bytes, default_value = "64k")]
     pub io_size: u64,

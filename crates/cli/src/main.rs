@@ -26,6 +26,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = interrupt::listen().and_then(|()| match cli.command {
         Command::Bench(command) => match command.form {
+            Some(BenchForm::Bulk(args)) => commands::bulk_bench::run(&args, args::Work::Read),
+            Some(BenchForm::Rows(args)) => commands::bulk_bench::run(&args, args::Work::Rows),
             Some(BenchForm::Copoll(args)) => commands::copoll::run(&args),
             Some(BenchForm::Idle(args)) => commands::idle::run(&args),
             Some(BenchForm::Placement(args)) => commands::placement::run(&args),
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
             None => commands::bench::run(command.bench),
         },
         Command::Load(args) => commands::load::run(&args),
+        Command::Save(args) => commands::save::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
     });
     result.unwrap_or_else(|error| {
         if interrupt::asked() {

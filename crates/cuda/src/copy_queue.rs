@@ -109,6 +109,11 @@ impl CopyQueue {
         Ok(true)
     }
 
+    /// Handle of its stream, which others may put gates into.
+    pub fn stream(&self) -> u64 {
+        self.stream.handle.expose_provenance() as u64
+    }
+
     /// Waits until everything before a mark has ended.
     ///
     /// # Errors

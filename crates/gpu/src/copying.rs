@@ -44,6 +44,8 @@ pub trait CopyQueue: Send {
     /// # Errors
     /// [`GpuError::Unavailable`]: one of them failed.
     fn is_done(&mut self, mark: u64) -> Result<bool, GpuError>;
+    /// The stream that the copies are in, a handle of the GPU's interface.
+    fn stream(&self) -> u64;
     /// Waits until all copies before a mark have ended.
     ///
     /// # Errors

@@ -319,6 +319,10 @@ impl CopyQueue for CudaCopies {
         self.0.is_done(mark).map_err(unavailable)
     }
 
+    fn stream(&self) -> u64 {
+        self.0.stream()
+    }
+
     fn wait(&mut self, mark: u64) -> Result<(), GpuError> {
         self.0.wait(mark).map_err(unavailable)
     }

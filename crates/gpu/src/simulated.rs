@@ -208,6 +208,10 @@ impl CopyQueue for SimulatedCopies {
         Ok(mark <= self.marks)
     }
 
+    fn stream(&self) -> u64 {
+        0
+    }
+
     fn wait(&mut self, mark: u64) -> Result<(), GpuError> {
         let why = || GpuError::Misuse(format!("mark {mark} of {}", self.marks));
         if mark <= self.marks { Ok(()) } else { Err(why()) }

@@ -280,7 +280,11 @@ fn fill_by_generation(generations: &[u32], offset: u64, target: &mut [u8]) {
     }
 }
 
-fn write_pattern(file: &File, bytes: u64) -> std::io::Result<()> {
+/// Writes `bytes` self-describing bytes of the first generation, and waits until they are clean.
+///
+/// # Errors
+/// The system's own; `Interrupted` after Ctrl-C.
+pub fn write_pattern(file: &File, bytes: u64) -> std::io::Result<()> {
     let mut piece = vec![0; PIECE_BYTES];
     let mut file = file;
     let mut at = 0;

@@ -1,5 +1,6 @@
 //! Measuring: data, rounds, paths, and the rows made of them.
 
+pub mod bulk;
 pub mod compare;
 mod copier;
 pub mod cpu;

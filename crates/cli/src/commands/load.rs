@@ -11,13 +11,13 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use storage::faults::FaultScript;
 
-use crate::args::{Cache, Drive, FaultsAt, LoadArgs, Memory, OpName, PathName, WaitMode};
+use crate::args::{Cache, Drive, FaultsAt, LoadArgs, Memory, OpName, PathName, RouteName, WaitMode};
 use crate::bench::data::Data;
 use crate::bench::faults;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
 use crate::bench::settings::{check_route, queue_memory};
-use crate::commands::NOT_CLEAN;
+use crate::commands::{NOT_CLEAN, load_bulk};
 use crate::printer::{Progress, print};
 use crate::{interrupt, units};
 
@@ -51,6 +51,18 @@ struct Loaded {
 /// # Errors
 /// Bad options, a file that cannot be read or changes, a path that broke.
 pub fn run(args: &LoadArgs) -> Result<ExitCode> {
+    match args.path {
+        Some(path) => by_path(args, path),
+        None => {
+            let of_paths = args.route != RouteName::Auto || args.faults.is_some();
+            ensure!(!of_paths, "--route and --faults belong to a path: name one with --path");
+            load_bulk::run(args)
+        }
+    }
+}
+
+/// Loads by a path of the engine's table.
+fn by_path(args: &LoadArgs, path: PathName) -> Result<ExitCode> {
     ensure!(
         args.io_size.is_multiple_of(BLOCK_BYTES)
             && (BLOCK_BYTES..=IO_BYTES_MAX).contains(&args.io_size),
@@ -58,15 +70,15 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode> {
         args.io_size,
         units::bytes(IO_BYTES_MAX)
     );
-    check_route(args.route, args.path, OpName::Read)?;
+    check_route(args.route, path, OpName::Read)?;
     let data = Data::open(&args.file)?;
     let ios = data.bytes().div_ceil(args.io_size);
     let faults = args.faults.as_deref().map(|text| faults::parse(text, ios)).transpose()?;
     let gpu = paths::open_gpu(args.limits.gpu)?;
-    let options = options(args, faults, &data)?;
+    let options = options(args, path, faults, &data)?;
     let mut runner = paths::open(&options, &data, &gpu, None)
-        .with_context(|| format!("loading {} by path {}", args.file.display(), args.path.name()))?;
-    let loaded = load(args, &data, options.block_bytes(), runner.as_mut())?;
+        .with_context(|| format!("loading {} by path {}", args.file.display(), path.name()))?;
+    let loaded = load(args, path, &data, options.block_bytes(), runner.as_mut())?;
     if interrupt::asked() {
         eprintln!("interrupted: {} was not loaded whole", args.file.display());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
@@ -87,10 +99,15 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<PathOptions> {
+fn options(
+    args: &LoadArgs,
+    path: PathName,
+    faults: Option<FaultScript>,
+    data: &Data,
+) -> Result<PathOptions> {
     let room = data.bytes().next_multiple_of(BLOCK_BYTES);
     let io_bytes = u32::try_from(args.io_size.min(room)).context("--io-size")?;
-    let (queues, depth) = match args.path {
+    let (queues, depth) = match path {
         PathName::Posix => (args.depth, 1),
         // Twice the lanes, rounded up to what a ring's depth can be.
         PathName::Bam | PathName::Copilot | PathName::Ring => {
@@ -99,7 +116,7 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
         PathName::Nvme | PathName::Uring => (1, args.depth),
     };
     Ok(PathOptions {
-        path: args.path,
+        path,
         op: OpName::Read,
         drive: Drive::Auto,
         timing: TimingModel::default(),
@@ -113,7 +130,7 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
         warps: args.depth.div_ceil(32).min(8),
         batch: 1,
         storage_depth: 256,
-        queue_memory: queue_memory(args.path, None, None),
+        queue_memory: queue_memory(path, None, None),
         second_read: false,
         wait: WaitMode::Word,
         io_bytes,
@@ -123,12 +140,18 @@ fn options(args: &LoadArgs, faults: Option<FaultScript>, data: &Data) -> Result<
         limits: args.limits.clone(),
         faults,
         // Commands of lanes go past whatever is in front of the storage.
-        faults_at: if args.path.has_lane_queues() { FaultsAt::Drive } else { FaultsAt::Storage },
+        faults_at: if path.has_lane_queues() { FaultsAt::Drive } else { FaultsAt::Storage },
     })
 }
 
 /// Loads part after part: whole I/Os first, then a shorter last one.
-fn load(args: &LoadArgs, data: &Data, block_bytes: u64, runner: &mut dyn Runner) -> Result<Loaded> {
+fn load(
+    args: &LoadArgs,
+    path: PathName,
+    data: &Data,
+    block_bytes: u64,
+    runner: &mut dyn Runner,
+) -> Result<Loaded> {
     let bytes = data.bytes();
     let whole = bytes / args.io_size * args.io_size;
     let part = (PART_BYTES / args.io_size).max(1) * args.io_size;
@@ -155,7 +178,7 @@ fn load(args: &LoadArgs, data: &Data, block_bytes: u64, runner: &mut dyn Runner)
     Ok(Loaded {
         file: data.path().display().to_string(),
         bytes,
-        path: args.path.name(),
+        path: path.name(),
         route: what.route,
         gpu: what.gpu,
         drive: what.drive,

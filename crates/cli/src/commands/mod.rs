@@ -1,11 +1,16 @@
 //! One file a command.
 
 pub mod bench;
+pub mod bulk_bench;
 pub mod copoll;
+pub mod engine;
 pub mod idle;
 pub mod load;
+mod load_bulk;
 pub mod placement;
+pub mod save;
 pub mod sweep;
+pub mod tune;
 pub mod window;
 
 /// Exit code of a run in which an I/O failed or was wrong.
