@@ -81,7 +81,7 @@ impl Inner {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             let why = match kind {
                 FileType::Directory => "it is a directory; name a file in it",
-                _ => "it is neither a regular file nor a block device",
+                _ => "it is neither a file nor a block device",
             };
             let what = format!("opening {}", path.display());
             return Err(BulkError::Unsupported { what, why: why.to_owned() });

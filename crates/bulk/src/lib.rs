@@ -12,7 +12,7 @@
 //! | [`Place`] | where bytes go to or come from: device memory or host memory |
 //! | [`Request`], [`Transfer`], [`Batch`] | what is asked for, and its end |
 //! | [`Plan`], [`Route`], [`Cause`] | which way a request goes and why; what was not possible |
-//! | [`Knees`] | at which sizes and thread counts the planner switches, measured by [`tune()`], kept in a [`Store`] |
+//! | [`Knees`] | where the planner switches; measured by [`tune()`], kept in a [`Store`] |
 //! | [`save_atomically`] | whole files: complete or not there |
 //!
 //! What holds for every transfer:

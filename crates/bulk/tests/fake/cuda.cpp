@@ -145,6 +145,8 @@ int cuMemHostAlloc(void** place, size_t bytes, unsigned) {
   return *place ? 0 : OUT_OF_MEMORY;
 }
 int cuMemFreeHost(void* memory) { return std::free(memory), 0; }
+int cuMemHostRegister_v2(void*, size_t, unsigned) { return 0; }
+int cuMemHostUnregister(void*) { return 0; }
 int cuPointerGetAttribute(void* place, int which, uint64_t address) {
   std::lock_guard lock(memory_mutex);
   auto found = allocations.upper_bound(address);

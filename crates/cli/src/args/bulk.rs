@@ -174,7 +174,11 @@ pub struct BulkBenchArgs {
     /// copies), posix (read, copy, wait), numpy, or a name that the script knows, such as kvikio or
     /// safetensors. Options behind a colon: `ours:threads=8,slot=1M`, `kvikio:threads=16`; `check=0` leaves
     /// out the check of every byte.
-    #[arg(long = "with", value_name = "PEER", default_values = ["ours", "plain:threads=8", "posix:threads=1"])]
+    #[arg(
+        long = "with",
+        value_name = "PEER",
+        default_values = ["ours", "plain:threads=8", "posix:threads=1"]
+    )]
     pub peers: Vec<PeerSpec>,
     /// Existing file of self-describing bytes to use [default: one is made, and removed].
     #[arg(long)]

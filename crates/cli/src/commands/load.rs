@@ -51,18 +51,6 @@ struct Loaded {
 /// # Errors
 /// Bad options, a file that cannot be read or changes, a path that broke.
 pub fn run(args: &LoadArgs) -> Result<ExitCode> {
-    match args.path {
-        Some(path) => by_path(args, path),
-        None => {
-            let of_paths = args.route != RouteName::Auto || args.faults.is_some();
-            ensure!(!of_paths, "--route and --faults belong to a path: name one with --path");
-            load_bulk::run(args)
-        }
-    }
-}
-
-/// Loads by a path of the engine's table.
-fn by_path(args: &LoadArgs, path: PathName) -> Result<ExitCode> {
     ensure!(
         args.io_size.is_multiple_of(BLOCK_BYTES)
             && (BLOCK_BYTES..=IO_BYTES_MAX).contains(&args.io_size),
@@ -70,6 +58,22 @@ fn by_path(args: &LoadArgs, path: PathName) -> Result<ExitCode> {
         args.io_size,
         units::bytes(IO_BYTES_MAX)
     );
+    match args.path {
+        Some(path) => by_path(args, path),
+        None => {
+            let of_paths = args.route != RouteName::Auto || args.faults.is_some();
+            ensure!(
+                !of_paths,
+                "--route {} and --faults belong to a path: name one, such as --path ring",
+                args.route.name()
+            );
+            load_bulk::run(args)
+        }
+    }
+}
+
+/// Loads by a path of the engine's table.
+fn by_path(args: &LoadArgs, path: PathName) -> Result<ExitCode> {
     check_route(args.route, path, OpName::Read)?;
     let data = Data::open(&args.file)?;
     let ios = data.bytes().div_ceil(args.io_size);
