@@ -11,7 +11,9 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use storage::faults::FaultScript;
 
-use crate::args::{Cache, Drive, FaultsAt, LoadArgs, Memory, OpName, PathName, RouteName, WaitMode};
+use crate::args::{
+    Cache, Drive, FaultsAt, LoadArgs, Memory, OpName, PathName, RouteName, WaitMode,
+};
 use crate::bench::data::Data;
 use crate::bench::faults;
 use crate::bench::paths::{self, PathOptions};
