@@ -117,6 +117,8 @@ pub(crate) enum Place<T> {
 #[derive(Clone, Default)]
 pub(crate) struct Tables {
     pub version: u64,
+    /// Version of the newest tables.
+    newest: Arc<AtomicU64>,
     pub sources: Vec<Place<SourceEntry>>,
     pub buffers: Vec<Place<BufferEntry>>,
 }
@@ -137,6 +139,12 @@ fn find<T>(places: &[Place<T>], id: Id, id_of: impl Fn(&T) -> Id) -> Result<&T, 
 }
 
 impl Tables {
+    /// Whether nothing was registered or deregistered since.
+    pub fn are_newest(&self) -> bool {
+        // Pairs with the Release in `change`: what a request names was registered before its lane was told.
+        self.newest.load(Ordering::Acquire) == self.version
+    }
+
     #[inline]
     pub fn source(&self, id: Id) -> Result<&SourceEntry, Unnamed> {
         find(&self.sources, id, |entry| entry.id)
@@ -185,8 +193,8 @@ fn vacate<T>(places: &mut [Place<T>], id: Id, id_of: impl Fn(&T) -> Id) -> bool 
 /// The registrations, shared by the engine and its side cores.
 #[derive(Default)]
 pub(crate) struct Registry {
-    version: AtomicU64,
     current: Mutex<Arc<Tables>>,
+    version: Arc<AtomicU64>,
     cores: Mutex<Vec<Weak<CoreShared>>>,
 }
 
@@ -221,6 +229,7 @@ impl Registry {
         let mut next = Tables::clone(&current);
         let result = act(&mut next)?;
         next.version = current.version + 1;
+        next.newest = Arc::clone(&self.version);
         self.version.store(next.version, Ordering::Release);
         *current = Arc::new(next);
         Ok(result)

@@ -241,8 +241,7 @@ impl Service {
         let mut head = first;
         for row in ring.entries().range(at as usize, most as usize) {
             let Some(entry) = copy_entry(row, tag) else { break };
-            self.take(ring, tables, entry);
-            if self.is_over(ring) {
+            if !self.take(ring, tables, entry) || self.is_over(ring) {
                 break;
             }
             head = head.wrapping_add(1);
@@ -253,34 +252,56 @@ impl Service {
         u32::try_from(head.wrapping_sub(first)).expect("at most the run")
     }
 
-    /// Begins a request, or refuses it.
+    /// Begins a request, or refuses it; whether it did. One that names what these tables lack is left in
+    /// the ring where newer tables may have it.
     #[inline]
-    fn take(&mut self, ring: &RingShared, tables: &Tables, entry: RequestEntry) {
+    fn take(&mut self, ring: &RingShared, tables: &Tables, entry: RequestEntry) -> bool {
         let (record, turn) = (entry.record(), entry.record_turn());
         if record as usize >= ring.slots.len() {
             self.counts.unanswerable += 1;
-            return;
+            return true;
         }
         if entry.opcode() == OP_CANCEL {
-            return self.cancel(record, turn, self.now_ns);
+            self.cancel(record, turn, self.now_ns);
+            return true;
         }
         match ring.slots.begin(record, turn, self.tenure) {
             Begun::Started => {}
-            Begun::Poisoned => return self.refuse_poisoned(record, turn),
+            Begun::Poisoned => {
+                self.refuse_poisoned(record, turn);
+                return true;
+            }
             Begun::Busy | Begun::Replayed => {
                 self.counts.unanswerable += 1;
-                return;
+                return true;
             }
         }
         let refusal = if self.refusing {
             status::RING_CLOSED.into()
         } else {
             match check::check(ring, tables, &self.queues, &entry) {
-                Ok(way) => return self.begin(ring, tables, entry, way),
+                Ok(way) => {
+                    self.begin(ring, tables, entry, way);
+                    return true;
+                }
+                Err(_) if self.leave_in_ring(ring, tables, record, turn) => return false,
                 Err(refusal) => refusal,
             }
         };
         self.refuse(ring, Ending { record, turn, op: op_of(entry.opcode()) }, refusal);
+        true
+    }
+
+    /// Gives a record that was just begun back, so that its request is looked at again with newer tables;
+    /// false where these are the newest.
+    #[cold]
+    #[inline(never)]
+    fn leave_in_ring(&self, ring: &RingShared, tables: &Tables, record: u32, turn: u16) -> bool {
+        if tables.are_newest() || !ring.slots.claim(record, turn, self.tenure) {
+            return false;
+        }
+        ring.slots.release(std::iter::once((record, turn.wrapping_sub(1))), self.epoch);
+        true
     }
 
     /// Answers a request that never becomes a job.
