@@ -19,6 +19,7 @@ fn main() {
         "kernels/clock.cu",
         "kernels/copy.cu",
         "kernels/fma.cu",
+        "kernels/litmus.cu",
         "kernels/probe.cu",
         "kernels/queue_probe.cu",
         "kernels/queue_trial.cu",

@@ -244,6 +244,11 @@ pub trait Gpu: Send + Sync {
         let _ = (kernel, threads_per_block);
         Ok(None)
     }
+
+    /// Bytes of device memory that are free now, where that can be known.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
     /// Domain, bus and device on PCI, where it has any.
     fn pci(&self) -> Option<String> {
         None

@@ -248,6 +248,10 @@ impl Gpu for CudaGpu {
         }))
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        self.device.free_bytes().ok()
+    }
+
     fn pci(&self) -> Option<String> {
         Some(format!("{}.0", self.device.facts().pci))
     }

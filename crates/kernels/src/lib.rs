@@ -31,6 +31,7 @@ const QUEUE_BY_AGENT: &Program = program!("bench_copilot_agent.cu");
 const QUEUE_PROBE: &Program = program!("queue_probe.cu");
 const COMPUTING: &Program = program!("fma.cu");
 const COPIES: &Program = program!("copy.cu");
+const LITMUS: &Program = program!("litmus.cu");
 const PROBE: &Program = program!("probe.cu");
 const QUEUE_TRIALS: &Program = program!("queue_trial.cu");
 const TRIALS: &Program = program!("trial.cu");
@@ -53,6 +54,9 @@ macro_rules! kernels {
 }
 
 kernels! {
+    /// Stores behind the end of its memory, for memory checkers to find; takes the arguments of litmus
+    /// kernels.
+    BAD_STORE = sidecore_bad_store in LITMUS;
     /// Reads in batches over a `bam` queue pair; takes `abi::bench::QueueProbeArgs`, as all `BAM_`
     /// and `COPILOT_` kernels.
     BAM_BATCH = sidecore_bam_batch in QUEUE_PROBE;
@@ -92,6 +96,12 @@ kernels! {
     COPY = sidecore_copy in COPIES;
     /// Only computes; takes `abi::bench::FmaArgs`.
     FMA = sidecore_fma in COMPUTING;
+    /// Changes words beside those that the CPU changes; its arguments are those of the self-test.
+    LITMUS_BESIDE = sidecore_litmus_beside in LITMUS;
+    /// Looks at what the CPU stores in order.
+    LITMUS_RECEIVE = sidecore_litmus_receive in LITMUS;
+    /// Stores in order what the CPU looks at.
+    LITMUS_SEND = sidecore_litmus_send in LITMUS;
     /// Publishes one read a lane and leaves; takes `abi::bench::ProbeArgs`, as all `PROBE_`.
     PROBE_ABANDON = sidecore_probe_abandon in PROBE;
     /// Reads and checks, each lane by itself.

@@ -21,8 +21,9 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("bulk", 4, &[]),
     ("sidecore", 4, &[]),
     ("capi", 5, &[]),
-    ("cli", 5, &[]),
+    ("cli", 5, &["selftest"]),
     ("python", 5, &[]),
+    ("selftest", 5, &[]),
     ("testkit", 6, &[]),
     ("xtask", 6, &[]),
 ];

@@ -1,0 +1,89 @@
+//! Tests of the device side that need a GPU, whichever: the simulated one in CI, a real one by
+//! `sidecore selftest --gpu 0`, under the same names.
+//!
+//! A case is a function that panics where something is wrong. [`for_each_case`] is the one list: the
+//! crate's own test file makes a test of each name, [`CASES`] is for programs. Nothing is skipped: what a
+//! GPU cannot do fails there.
+//!
+//! | part | duty |
+//! | --- | --- |
+//! | `bed` | an engine on a GPU, a source full of pattern, a ring, the lanes' results |
+//! | `ring` | what lanes may do to a ring |
+//! | `lost` | side cores that panic or stand still, drives that fail, memory that is used again |
+//! | `queues` | queue pairs of a software drive that lanes drive |
+//! | [`litmus`] | whether memory keeps the order that rings build on |
+#![forbid(unsafe_code)]
+
+mod bed;
+pub mod litmus;
+mod lost;
+mod queues;
+mod ring;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use gpu::Gpu;
+
+/// A test that runs on any GPU; it panics where something is wrong.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// The test.
+    pub run: fn(&Arc<dyn Gpu>),
+}
+
+/// Hands the names of all cases to a macro, each with its module.
+#[macro_export]
+macro_rules! for_each_case {
+    ($to:ident) => {
+        $to! {
+            ring::every_route_moves_any_length_at_any_alignment,
+            ring::a_view_of_another_version_is_refused,
+            ring::lanes_give_up_and_their_records_stay_theirs,
+            ring::lanes_that_leave_with_requests_in_flight_harm_nobody,
+            ring::one_warp_goes_on_at_every_depth,
+            ring::requests_that_are_refused_end_with_the_reason,
+            ring::a_silent_drive_makes_records_busy_until_they_are_cancelled,
+            ring::shallow_rings_serve_whole_warps_from_below_every_wrap,
+            lost::a_panicking_side_core_is_heard_of_within_the_limit,
+            lost::a_side_core_that_stands_still_is_heard_of_within_the_limit,
+            lost::injected_faults_reach_the_lanes_that_they_hit,
+            lost::late_payload_never_lands_in_memory_that_is_used_again,
+            queues::lanes_move_every_byte_over_queue_pairs_in_all_placements,
+            queues::more_in_flight_than_the_queues_are_deep,
+            queues::faults_of_the_drive_reach_the_lanes_that_they_hit,
+            litmus::memory_keeps_the_order_that_rings_build_on,
+        }
+    };
+}
+
+macro_rules! cases {
+    ($($module:ident::$name:ident,)*) => {
+        /// All cases.
+        pub const CASES: &[Case] =
+            &[$(Case { name: stringify!($name), run: $module::$name },)*];
+    };
+}
+for_each_case!(cases);
+
+/// The case of a name.
+pub fn find(name: &str) -> Option<&'static Case> {
+    CASES.iter().find(|case| case.name == name)
+}
+
+/// Runs a case.
+///
+/// # Errors
+/// What it said when it failed.
+pub fn run(case: &Case, gpu: &Arc<dyn Gpu>) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(|| (case.run)(gpu))).map_err(|payload| told(&*payload))
+}
+
+fn told(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without a text".to_owned())
+}

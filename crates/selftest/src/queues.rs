@@ -1,0 +1,147 @@
+//! Queue pairs of a software drive that lanes drive themselves, by `bam` and by `copilot`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abi::bench::{ProbeResult, QueueProbeArgs};
+use ctrl::{Controller, NamespaceOptions, Options, Server, ServerOptions, SharedCounters};
+use driver::RegionDevice;
+use gpu::{Gpu, Kernel};
+use mem::{AddressMap, Region};
+use sidecore::gpu_queues::{AgentPlacement, GpuQueues, Placement, QueueOptions};
+use storage::faults::{FaultScript, Injector};
+use storage::{MemoryStorage, NvmeOptions, NvmeStorage, pattern};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::bed::{launch, read, shape, sum};
+
+/// Bytes of the namespace.
+const SOURCE_BYTES: usize = 1 << 20;
+/// Opening the pairs may take so long.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// A drive, and one pair of its queues that lanes drive. Fields are dropped in order.
+struct Bed {
+    queues: GpuQueues,
+    _drive: NvmeStorage,
+    _server: Server,
+    counters: SharedCounters,
+    disk: Region,
+    gpu: Arc<dyn Gpu>,
+}
+
+impl Bed {
+    fn new(gpu: &Arc<dyn Gpu>, options: &QueueOptions, faults: &str) -> Self {
+        let storage = MemoryStorage::new(SOURCE_BYTES).unwrap();
+        let disk = storage.region().clone();
+        pattern::fill_region(&disk, 0, SOURCE_BYTES, 0, 0);
+        let script: FaultScript = faults.parse().unwrap();
+        let mut namespace = NamespaceOptions::new(Arc::new(storage));
+        namespace.faults = Some(Arc::new(Injector::new(&script, 512)));
+        let map = Arc::new(AddressMap::new());
+        // Where lanes reach doorbells: in pinned host memory.
+        let registers = gpu.allocate_host(0x2000).unwrap();
+        let controller = Controller::with_bar(
+            Options::new(vec![namespace]),
+            Arc::clone(&map),
+            registers.clone(),
+        );
+        let controller = controller.unwrap();
+        let counters = controller.counters();
+        let server = Server::start(vec![controller], ServerOptions::default()).unwrap();
+        let device = Arc::new(RegionDevice::new(registers, map));
+        let drive = NvmeStorage::wait_open(device, &NvmeOptions::default()).unwrap();
+        let agents = AgentPlacement { agents: 1, first_cpu: None, shared: true };
+        let drives = [drive.driver().clone()];
+        let queues = GpuQueues::start(gpu, &drives, 1, options, agents, None, OPEN_LIMIT).unwrap();
+        let gpu = Arc::clone(gpu);
+        Self { queues, _drive: drive, _server: server, counters, disk, gpu }
+    }
+
+    /// Two blocks of 64 lanes; what all of them saw.
+    fn run(&self, kernel: &Kernel, bytes: u32, batch: u32, rounds: u32) -> ProbeResult {
+        let shape = shape(2, 64);
+        let buffer = self.gpu.allocate_device(128 * u64::from(batch * bytes)).unwrap();
+        let buffer = self.queues.buffer(&buffer).unwrap();
+        let mut results = vec![ProbeResult::new_zeroed(); 128];
+        let memory = self.gpu.allocate_device(results.as_bytes().len() as u64).unwrap();
+        let args = QueueProbeArgs {
+            queue: self.queues.views()[0],
+            buffer: buffer.view(),
+            source_bytes: SOURCE_BYTES as u64,
+            results: memory.address,
+            patience_ns: 15_000_000_000,
+            timeout_ns: 15_000_000_000,
+            rounds,
+            bytes,
+            batch,
+            seed: 7,
+        };
+        launch(&self.gpu, kernel, shape, args.as_bytes());
+        read(&self.gpu, &memory, results.as_mut_bytes());
+        sum(&results)
+    }
+}
+
+fn both() -> [(QueueOptions, [Kernel; 3]); 2] {
+    let bam = [kernels::BAM_READ, kernels::BAM_BATCH, kernels::BAM_WRITE];
+    let copilot = [kernels::COPILOT_READ, kernels::COPILOT_BATCH, kernels::COPILOT_WRITE];
+    [(QueueOptions::bam(), bam), (QueueOptions::copilot(), copilot)]
+}
+
+pub fn lanes_move_every_byte_over_queue_pairs_in_all_placements(gpu: &Arc<dyn Gpu>) {
+    for (options, [reads, _, writes]) in both() {
+        for (sq, cq) in [
+            (Placement::Device, options.cq),
+            (Placement::Host, Placement::Host),
+            (Placement::Host, Placement::Device),
+        ] {
+            let options = QueueOptions { depth: 64, sq, cq, ..options.clone() };
+            let bed = Bed::new(gpu, &options, "");
+            let at = format!("{}, SQ {sq:?}, CQ {cq:?}", reads.name);
+            let seen = bed.run(&reads, 4096, 1, 4);
+            assert_eq!((seen.failed, seen.wrong_bytes, seen.status), (0, 0, 0), "{at}: {seen:?}");
+            assert!(seen.succeeded > 300, "{at}: {seen:?}");
+            let seen = bed.run(&writes, 4096, 1, 2);
+            assert_eq!((seen.failed, seen.wrong_bytes, seen.status), (0, 0, 0), "{at}: {seen:?}");
+            assert_eq!(seen.succeeded, 128 * 2 * 3, "{at}: {seen:?}");
+            // At the drive as well: the last round's generation.
+            pattern::check_region(&bed.disk, 0, 128 * 4096, 0, 8).expect(&at);
+        }
+    }
+}
+
+pub fn more_in_flight_than_the_queues_are_deep(gpu: &Arc<dyn Gpu>) {
+    for (options, [_, batches, _]) in both() {
+        for depth in [2, 4, 16] {
+            let options = QueueOptions { depth, command_ids: 2048, ..options.clone() };
+            let bed = Bed::new(gpu, &options, "");
+            let seen = bed.run(&batches, 512, 8, 2);
+            let at = format!("{}, depth {depth}: {seen:?}", batches.name);
+            assert_eq!((seen.failed, seen.wrong_bytes, seen.status), (0, 0, 0), "{at}");
+            assert_eq!(seen.succeeded, 128 * 8 * 2, "{at}");
+            assert!(bed.counters.read().io_commands >= 128 * 8 * 2, "{at}");
+        }
+    }
+}
+
+pub fn faults_of_the_drive_reach_the_lanes_that_they_hit(gpu: &Arc<dyn Gpu>) {
+    for (options, [_, batches, _]) in both() {
+        let ios = 128 * 4 * 2;
+        for (script, failed, wrong) in [
+            ("error:n=20,status=2/81", 20, 0),
+            ("late:ms=20,n=20", 0, 0),
+            ("duplicate:n=20", 0, 0),
+            ("flip:n=20", 0, 20),
+            ("lost:n=3", 3, 0),
+        ] {
+            let limit = Duration::from_millis(500);
+            let options = QueueOptions { depth: 64, limit, ..options.clone() };
+            let bed = Bed::new(gpu, &options, script);
+            let seen = bed.run(&batches, 512, 4, 2);
+            let at = format!("{}, {script}: {seen:?}", batches.name);
+            assert_eq!((seen.failed, seen.wrong_bytes), (failed, wrong), "{at}");
+            assert_eq!(seen.succeeded, ios - failed, "{at}");
+        }
+    }
+}
