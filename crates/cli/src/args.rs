@@ -37,6 +37,8 @@ pub enum Command {
     Save(SaveArgs),
     /// Measure at which thread counts and sizes bulk transfers change their ways here, and store it.
     Tune(TuneArgs),
+    /// Run the device side's tests on this machine's GPU, or its litmus kernels.
+    Selftest(crate::commands::selftest::SelftestArgs),
 }
 
 /// `bench`, or one of its special forms.

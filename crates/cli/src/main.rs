@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Command::Load(args) => commands::load::run(&args),
         Command::Save(args) => commands::save::run(&args),
         Command::Tune(args) => commands::tune::run(&args),
+        Command::Selftest(args) => commands::selftest::run(&args),
     });
     result.unwrap_or_else(|error| {
         if interrupt::asked() {

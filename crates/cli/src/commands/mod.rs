@@ -9,6 +9,7 @@ pub mod load;
 mod load_bulk;
 pub mod placement;
 pub mod save;
+pub mod selftest;
 pub mod sweep;
 pub mod tune;
 pub mod window;
