@@ -31,7 +31,9 @@ struct LitmusArgs {
 
 /// The word for a number: both halves say it, so that a torn word is seen.
 SC_DEVICE u64 word_of(u64 number) { return number << 32 | (~number & 0xffffffffull); }
-SC_DEVICE bool is_whole(u64 word) { return word == 0 || (word >> 32 ^ 0xffffffffull) == (word & 0xffffffffull); }
+SC_DEVICE bool is_whole(u64 word) {
+  return word == 0 || (word >> 32 ^ 0xffffffffull) == (word & 0xffffffffull);
+}
 
 SC_DEVICE bool goes_on(const LitmusArgs& args, u64 round) {
   if (round >= args.rounds_max) return false;

@@ -13,10 +13,11 @@
 //! | e | store, fence, load of one line of the window: the CPU | no fence |
 //! | f | payload, fence, entry: the lane into host memory | no fence |
 //!
-//! (Rule b, reading back on devices that order nothing for their owner, is kept by refusing them the window.)
+//! (Rule b, reading back on devices that order nothing for their owner, is kept by refusing them the
+//! window.)
 //!
-//! [`Storing`], [`Looking`] and [`Rereading`] are the CPU's sides, stepped: by threads here, by a simulator in
-//! tests. A twin that sees no violation shows nothing; [`Row::violations`] is there to be printed.
+//! [`Storing`], [`Looking`] and [`Rereading`] are the CPU's sides, stepped: by threads here, by a simulator
+//! in tests. A twin that sees no violation shows nothing; [`Row::violations`] is there to be printed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
