@@ -111,7 +111,10 @@ fn run_litmus(args: &SelftestArgs, gpu: &Arc<dyn Gpu>, duration: Duration) -> Re
 }
 
 fn in_json(row: &Row, gpu: &str) -> String {
-    let tally = |tally: &litmus::Tally| json!({"looks": tally.looks, "fresh": tally.fresh, "violations": tally.violations});
+    let tally = |tally: &litmus::Tally| {
+        let litmus::Tally { looks, fresh, violations } = *tally;
+        json!({"looks": looks, "fresh": fresh, "violations": violations})
+    };
     json!({
         "litmus": row.rules, "right": row.right, "left_out": row.about, "gpu": gpu,
         "lanes": tally(&row.lanes), "cpu": tally(&row.cpu), "violations": row.violations(),
