@@ -192,3 +192,22 @@ SC_KERNEL(sidecore_probe_abandon, sidecore::abi::ProbeArgs, args) {
   p.count(handle.completion);
   p.report();
 }
+
+/// Each lane reads, round after round into a place of its own, and looks at none before all have
+/// arrived: so nothing of its own keeps the taking of one payload before the next request of its record.
+SC_KERNEL(sidecore_probe_again, sidecore::abi::ProbeArgs, args) {
+  Probe p(args);
+  if (!p.attached()) return p.report();
+  const u64 first = static_cast<u64>(p.lane) * args.rounds;
+  for (u32 round = 0; round < args.rounds; ++round) {
+    Transfer t = p.transfer(round);
+    t.buffer_offset = (first + round) * args.bytes;
+    p.count(p.ring.read(Lanes::alone(), p.lane, t));
+  }
+  for (u32 round = 0; round < args.rounds; ++round) {
+    const u8* const at =
+        reinterpret_cast<const u8*>(args.buffer.address) + (first + round) * args.bytes;
+    p.result.wrong_bytes += pattern::count_wrong(at, args.bytes, p.transfer(round).source_offset, 0);
+  }
+  p.report();
+}

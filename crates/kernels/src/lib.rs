@@ -104,6 +104,9 @@ kernels! {
     LITMUS_SEND = sidecore_litmus_send in LITMUS;
     /// Publishes one read a lane and leaves; takes `abi::bench::ProbeArgs`, as all `PROBE_`.
     PROBE_ABANDON = sidecore_probe_abandon in PROBE;
+    /// Reads and looks at nothing before the end, each lane by itself; a lane uses `rounds * bytes`
+    /// of the buffer.
+    PROBE_AGAIN = sidecore_probe_again in PROBE;
     /// Reads and checks, each lane by itself.
     PROBE_ALONE = sidecore_probe_alone in PROBE;
     /// Gives up waits, finds records busy, cancels.

@@ -12,6 +12,8 @@
 //! * A lane's stores leave in any order but for those to one address. A 16-byte store stays whole.
 //! * A load may see an old value: any that was still there when the agent last acquired, and not
 //!   older than what it saw before at this address. Polling sees every value in the end.
+//! * A copy that a lane makes by weak accesses may happen late, until its next fence or barrier: so it
+//!   loads what others have stored since. (All other loads happen where they stand.)
 //! * An acquire raises what is seen to the store that was read; a full fence to everything.
 //! * CPU threads also synchronise by what the model does not see (locks, channels). So one that runs
 //!   after another has seen what that one had, and all that it stored in order or fenced.
@@ -20,10 +22,11 @@
 //!
 //! Who accesses is the thread's current agent ([`with_agent`]); only memory that was registered is
 //! modelled. Nothing here knows of GPUs, fibers or rings. What it does not model: speculation,
-//! out-of-thin-air values, a load that passes a later store of the same agent.
+//! out-of-thin-air values, a load other than a copy's that passes a later store of the same agent.
 
 mod buffers;
 mod bulk;
+mod copies;
 mod drain;
 mod fences;
 mod loads;

@@ -43,7 +43,8 @@ impl Bed {
     fn access(&mut self, agent: AgentId, rng: &mut Rng) {
         let bytes = [1, 4, 8, 16][rng.below(4)];
         let offset = rng.below(BYTES / bytes) * bytes;
-        match rng.below(6) {
+        match rng.below(7) {
+            6 => self.copy(agent, rng),
             0 | 1 => self.load(agent, offset, bytes),
             2 => self.store(agent, offset, bytes, rng),
             3 if bytes == 4 || bytes == 8 => self.update(agent, offset, bytes, rng.bits()),
@@ -83,6 +84,13 @@ impl Bed {
         if bytes == 16 {
             self.store_plain(offset + 8, 8, values[1]);
         }
+    }
+
+    fn copy(&mut self, agent: AgentId, rng: &mut Rng) {
+        let [to, from] = [0; 2].map(|_: usize| rng.below(BYTES / 16) * 16);
+        let base = self.region.address();
+        assert!(self.model.copy(agent, base + to as u64, base + from as u64));
+        self.plain.copy_within(from..from + 16, to);
     }
 
     fn update(&mut self, agent: AgentId, offset: usize, bytes: usize, add: u64) {
@@ -191,9 +199,31 @@ fn blocks_that_fence_for_the_device_see_plain_memory() {
 }
 
 #[test]
+fn a_late_copy_loads_what_came_after_it_unless_a_fence_follows() {
+    for fenced in [false, true] {
+        let region = Region::map_anonymous(64, MemoryKind::Host).unwrap();
+        let policy = Policy { drain: 0, stale: 0, lazy_window: false, late_copies: 256 };
+        let mut model = Model::new(1, policy);
+        model.register("memory", &region);
+        let device = model.add_device();
+        let block = model.add_block(device);
+        let [lane, other] = [0; 2].map(|_: usize| model.add_lane(block));
+        let address = region.address();
+        assert!(model.copy(lane, address + 16, address));
+        if fenced {
+            model.fence(lane, Order::Full, Scope::System);
+        }
+        assert!(model.store(other, address, 8, [7, 0], Order::Relaxed));
+        model.fence(other, Order::Full, Scope::System);
+        let copied = model.load(lane, address + 16, 8, Order::Relaxed).unwrap()[0];
+        assert_eq!(copied, if fenced { 0 } else { 7 }, "fenced: {fenced}");
+    }
+}
+
+#[test]
 fn a_region_reaches_the_model_of_its_thread() {
     let region = Region::map_anonymous(64, MemoryKind::Window).unwrap();
-    let policy = Policy { drain: 0, stale: 0, lazy_window: true };
+    let policy = Policy { drain: 0, stale: 0, lazy_window: true, late_copies: 0 };
     let model = Rc::new(RefCell::new(Model::new(1, policy)));
     model.borrow_mut().register("window", &region);
     let writer = model.borrow_mut().add_cpu();
@@ -214,7 +244,7 @@ fn a_region_reaches_the_model_of_its_thread() {
 #[should_panic(expected = "a locked instruction on a window")]
 fn a_window_takes_no_locked_instruction() {
     let region = Region::map_anonymous(64, MemoryKind::Window).unwrap();
-    let policy = Policy { drain: 64, stale: 0, lazy_window: false };
+    let policy = Policy { drain: 64, stale: 0, lazy_window: false, late_copies: 0 };
     let model = Rc::new(RefCell::new(Model::new(1, policy)));
     model.borrow_mut().register("window", &region);
     let agent = model.borrow_mut().add_cpu();

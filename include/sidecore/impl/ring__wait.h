@@ -76,8 +76,7 @@ SC_DEVICE Completion Ring::wait_until(Lanes lanes, Handle& handle, u64 timeout_n
     }
     ring_impl::copy_payloads(lanes.mask, handle.target, from, arrived && from != 0 ? bytes : 0);
     // The payload was read before its place can be named by a later request: the record's next one,
-    // or a write to the source. (Loads that are overtaken by later stores are beyond the simulator's
-    // model: no test misses this fence.)
+    // or a write to the source.
     arch::fence_system();
   }
   return handle.completion;

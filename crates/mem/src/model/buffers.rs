@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::copies::Copy;
 use super::space::Word;
 
 /// Names an agent or an inner buffer of the model.
@@ -92,6 +93,8 @@ pub(super) struct Node {
     pub kind: NodeKind,
     pub parent: Option<AgentId>,
     pub entries: VecDeque<Entry>,
+    /// A lane's copies that are late.
+    pub copies: Vec<Copy>,
     /// A CPU's stores to write-combining memory.
     pub combining: VecDeque<Entry>,
     /// How many store fences a CPU has executed.
@@ -113,6 +116,7 @@ impl Node {
             kind,
             parent,
             entries: VecDeque::new(),
+            copies: Vec::new(),
             combining: VecDeque::new(),
             epoch: 0,
             horizon: now,

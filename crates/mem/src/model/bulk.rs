@@ -13,6 +13,7 @@ impl Model {
     /// Copies bytes out of memory as an agent sees it; `false` where they are not registered.
     pub fn read_bytes(&mut self, agent: AgentId, address: u64, target: &mut [u8]) -> bool {
         let Some((region, start)) = self.space.find(address, target.len()) else { return false };
+        self.finish_copies(agent);
         self.step();
         // One draw for the whole copy; which old value is then drawn a word.
         let adverse = self.draws_stale();
@@ -39,6 +40,7 @@ impl Model {
     /// Copies bytes into memory; `false` where they are not registered.
     pub fn write_bytes(&mut self, agent: AgentId, address: u64, source: &[u8]) -> bool {
         let Some((region, start)) = self.space.find(address, source.len()) else { return false };
+        self.finish_copies(agent);
         self.step();
         let window = self.combines(agent, region);
         let mut done = 0;

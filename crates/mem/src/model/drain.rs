@@ -22,7 +22,7 @@ impl Model {
             let at = self.rng.below(self.dirty.len());
             let index = self.dirty[at];
             let node = &self.nodes[index];
-            if node.entries.is_empty() && node.combining.is_empty() {
+            if node.entries.is_empty() && node.combining.is_empty() && node.copies.is_empty() {
                 self.nodes[index].dirty = false;
                 self.dirty.swap_remove(at);
                 continue;
@@ -30,6 +30,8 @@ impl Model {
             let agent = AgentId(index);
             if node.kind == NodeKind::Cpu {
                 self.drain_cpu(agent);
+            } else if node.entries.is_empty() {
+                self.carry_out_any(agent);
             } else {
                 let chosen = self.rng.below(node.entries.len());
                 let first = first_to_leave(&self.nodes[index].entries, chosen);
@@ -72,7 +74,7 @@ impl Model {
     /// Time passes while nobody does anything: some of what is buffered moves on.
     pub fn rest(&mut self) {
         let nodes = self.dirty.iter().map(|&index| &self.nodes[index]);
-        let held: usize = nodes.map(|node| node.entries.len() + node.combining.len()).sum();
+        let held: usize = nodes.map(|n| n.entries.len() + n.combining.len() + n.copies.len()).sum();
         for _ in 0..self.rng.below(2 * held + 2) {
             self.drain_one();
         }
@@ -98,6 +100,7 @@ impl Model {
         if self.nodes[agent.0].kind == NodeKind::Cpu {
             return self.flush_cpu(agent, true);
         }
+        self.finish_copies(agent);
         let mut at = Some(agent);
         while let Some(level) = at {
             self.flush_entries(level);

@@ -6,6 +6,7 @@ use super::machine::{Model, Order, Scope};
 impl Model {
     /// Orders an agent's accesses before the fence before those after it.
     pub fn fence(&mut self, agent: AgentId, order: Order, scope: Scope) {
+        self.finish_copies(agent);
         self.step();
         self.accesses += 1;
         self.note((agent.0 as u64) << 40 ^ 4 << 60 ^ order as u64 ^ (scope as u64) << 8);
@@ -42,6 +43,7 @@ impl Model {
         if self.nodes[agent.0].kind == NodeKind::Cpu {
             return self.flush_cpu(agent, true);
         }
+        self.finish_copies(agent);
         self.flush_entries(agent);
         let Some(block) = self.nodes[agent.0].parent else { return };
         if scope == Scope::Block {

@@ -17,6 +17,7 @@ impl Model {
         order: Order,
     ) -> Option<[u64; 2]> {
         let (region, offset) = self.space.find(address, bytes)?;
+        self.finish_copies_at(agent, address);
         self.step();
         let word = word_of(region, offset);
         let moment = if self.draws_stale() {

@@ -47,6 +47,8 @@ pub struct Policy {
     pub stale: u32,
     /// Whether write-combining stores stay until their agent's own fence.
     pub lazy_window: bool,
+    /// Chance that a lane's copy is late.
+    pub late_copies: u32,
 }
 
 impl Policy {
@@ -54,7 +56,10 @@ impl Policy {
     pub fn from_seed(rng: &mut Rng) -> Self {
         let drain = [160, 64, 16][rng.below(3)];
         let stale = [0, 32, 128][rng.below(3)];
-        Self { drain, stale, lazy_window: rng.chance(128) }
+        let lazy_window = rng.chance(128);
+        // A look ahead, so that what is drawn after this does not depend on it.
+        let late_copies = [0, 128][rng.clone().below(2)];
+        Self { drain, stale, lazy_window, late_copies }
     }
 }
 

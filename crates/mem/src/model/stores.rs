@@ -21,6 +21,7 @@ impl Model {
         order: Order,
     ) -> bool {
         let Some((region, offset)) = self.space.find(address, bytes) else { return false };
+        self.finish_copies_at(agent, address);
         self.step();
         let window = self.combines(agent, region);
         // A CPU's stores to ordinary memory leave in order anyway, and to a window in none.
@@ -62,11 +63,17 @@ impl Model {
                 }
             }
         }
+        self.mark_dirty(agent);
+        self.make_room(agent);
+    }
+
+    /// Notes that a node holds something that moves on by itself.
+    pub(super) fn mark_dirty(&mut self, agent: AgentId) {
+        let node = &mut self.nodes[agent.0];
         if !node.dirty {
             node.dirty = true;
             self.dirty.push(agent.0);
         }
-        self.make_room(agent);
     }
 
     /// Lets the oldest entry go where a buffer is too full.
@@ -141,6 +148,7 @@ impl Model {
         change: impl FnOnce(u64) -> Option<u64>,
     ) -> Option<u64> {
         let (region, offset) = self.space.find(address, bytes)?;
+        self.finish_copies_at(agent, address);
         assert!(!self.combines(agent, region), "a locked instruction on a window");
         self.step();
         let word = word_of(region, offset);

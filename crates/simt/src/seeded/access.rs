@@ -47,6 +47,7 @@ pub(super) fn perform(model: &mut Model, lane: AgentId, access: &Access) -> Repl
             let change = |old: u64| Some(old.wrapping_add(a));
             Reply::word(update(model, lane, address, bytes, change))
         }
+        COPY if bytes == 16 && model.copy(lane, address, a) => Reply::default(),
         COPY => {
             let values = load(model, lane, a, bytes, order);
             store(model, lane, address, bytes, values, order);
