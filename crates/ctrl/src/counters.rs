@@ -38,6 +38,8 @@ counters! {
     io_succeeded,
     /// I/O commands that ended with a completion of an error.
     io_failed,
+    /// I/O commands that lay in a queue when it was deleted, and were never fetched.
+    io_left,
     /// Completions written to I/O queues.
     completions,
     /// Submission doorbells seen to have moved.

@@ -119,6 +119,11 @@ impl SubmissionQueue {
         (self.run_at, self.run_end) = (0, bytes);
     }
 
+    /// Entries that the doorbell has told of and that were not fetched.
+    pub(crate) fn unfetched(&self) -> u32 {
+        (self.tail + self.depth - self.head) % self.depth
+    }
+
     /// Takes the next entry, if there is one.
     #[inline]
     pub(crate) fn fetch(&mut self) -> Option<[u8; SUBMISSION_BYTES]> {

@@ -247,6 +247,7 @@ impl Controller {
             let Some(command) = submission.deleting.filter(|_| submission.outstanding == 0) else {
                 continue;
             };
+            self.counters.io_left += u64::from(submission.unfetched());
             if let Some(completion) = &mut self.completion[usize::from(submission.completion_queue)]
             {
                 completion.users -= 1;

@@ -23,7 +23,7 @@ use sidecore_testkit::pattern;
 use sidecore_testkit::submitter::Submitter;
 use simt::Shape;
 use simt::seeded::{AgentStep, Limits, Options, Simulation};
-use storage::MemoryStorage;
+use storage::{Faulty, MemoryStorage, Storage};
 use zerocopy::{FromZeros, IntoBytes};
 
 const BLOCK: u32 = 512;
@@ -47,6 +47,15 @@ struct Bed {
 impl Bed {
     /// A side core of it panics at `moment` once it was told to.
     fn new(moment: Moment, config: RingConfig) -> Self {
+        Self::over(moment, config, |memory| memory)
+    }
+
+    /// The same, with something around the storage.
+    fn over(
+        moment: Moment,
+        config: RingConfig,
+        wrap: impl FnOnce(Arc<dyn Storage>) -> Arc<dyn Storage>,
+    ) -> Self {
         let panics = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&panics);
         let hooks = Hooks::new(move |at| {
@@ -61,7 +70,7 @@ impl Bed {
         let bytes = BLOCKS * BLOCK as usize;
         let storage = MemoryStorage::new(bytes).expect("memory");
         pattern::fill_region(storage.region(), 0, bytes, 0, 0);
-        let source = engine.register_source(Arc::new(storage), Rights::READ_WRITE);
+        let source = engine.register_source(wrap(Arc::new(storage)), Rights::READ_WRITE);
         let window = Region::map_anonymous(bytes, MemoryKind::Window).expect("memory");
         let device = DeviceMemory {
             address: window.address(),
@@ -238,48 +247,84 @@ fn who_sees_a_ring_closed_sees_the_answers_for_a_lost_core() {
     }
 }
 
+/// Launches `PROBE_AGAIN` beside an agent, by a seed; what each lane saw.
+fn probe(
+    bed: &Bed,
+    seed: u64,
+    lanes: u32,
+    rounds: u32,
+    agent: impl FnMut(u64) -> AgentStep,
+) -> Vec<ProbeResult> {
+    let mut results = vec![ProbeResult::new_zeroed(); lanes as usize];
+    let memory = Region::map_anonymous(results.as_bytes().len(), MemoryKind::Host);
+    let memory = memory.expect("memory");
+    let args = ProbeArgs {
+        ring: bed.ring.view(),
+        source: bed.source.view(),
+        buffer: bed.buffer.view(),
+        results: memory.address(),
+        patience_ns: u64::MAX,
+        timeout_ns: u64::MAX,
+        rounds,
+        bytes: BLOCK,
+        shift: 0,
+        seed: u32::try_from(seed).expect("small"),
+    };
+    let mut simulation = Simulation::new(seed, Options::default());
+    for (name, region) in bed.regions() {
+        simulation.register(name, &region);
+    }
+    simulation.add_agent("side core", agent);
+    let shape = Shape { blocks: 1, threads_per_block: lanes };
+    let entry = kernels::PROBE_AGAIN.simulated;
+    simulation.launch(entry, shape, args.as_bytes()).expect("a possible shape");
+    let limits = Limits { steps: 2_000_000, quiet_ns: 50_000_000 };
+    simulation.run(limits).unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
+    memory.read_bytes(0, results.as_mut_slice().as_mut_bytes());
+    results
+}
+
+fn step(core: &mut SideCore, now_ns: u64) -> AgentStep {
+    if core.step(now_ns).is_busy() { AgentStep::Progress } else { AgentStep::Idle }
+}
+
 /// Nothing but the fence behind the payload keeps a lane from taking it only when its next request
 /// has already filled the record's staging area.
 #[test]
 fn a_pulled_payload_is_taken_before_its_record_is_used_again() {
-    const LANES: u32 = 8;
-    const ROUNDS: u32 = 8;
     for seed in 0..48 {
         let config = RingConfig { read_route: ReadRoute::Pull, ..config() };
         let mut bed = Bed::new(Moment::BeforePoll, config);
-        let results = vec![ProbeResult::new_zeroed(); LANES as usize];
-        let memory = Region::map_anonymous(results.as_bytes().len(), MemoryKind::Host);
-        let memory = memory.expect("memory");
-        let args = ProbeArgs {
-            ring: bed.ring.view(),
-            source: bed.source.view(),
-            buffer: bed.buffer.view(),
-            results: memory.address(),
-            patience_ns: u64::MAX,
-            timeout_ns: u64::MAX,
-            rounds: ROUNDS,
-            bytes: BLOCK,
-            shift: 0,
-            seed: u32::try_from(seed).expect("small"),
-        };
-        let mut simulation = Simulation::new(seed, Options::default());
-        for (name, region) in bed.regions() {
-            simulation.register(name, &region);
-        }
         let mut core = bed.cores.pop().expect("one");
-        simulation.add_agent("side core", move |now_ns| {
-            if core.step(now_ns).is_busy() { AgentStep::Progress } else { AgentStep::Idle }
-        });
-        let shape = Shape { blocks: 1, threads_per_block: LANES };
-        let entry = kernels::PROBE_AGAIN.simulated;
-        simulation.launch(entry, shape, args.as_bytes()).expect("a possible shape");
-        let limits = Limits { steps: 2_000_000, quiet_ns: 50_000_000 };
-        simulation.run(limits).unwrap_or_else(|stuck| panic!("seed {seed}: {stuck}"));
-        let mut results = results;
-        memory.read_bytes(0, results.as_mut_slice().as_mut_bytes());
+        let results = probe(&bed, seed, RECORDS, 8, |now_ns| step(&mut core, now_ns));
         for (lane, seen) in results.iter().enumerate() {
             let at = format!("seed {seed}, lane {lane}: {seen:?}");
-            assert_eq!((seen.succeeded, seen.wrong_bytes), (ROUNDS, 0), "{at}");
+            assert_eq!((seen.succeeded, seen.wrong_bytes), (8, 0), "{at}");
         }
+    }
+}
+
+/// Answers and the closing come in one step, so that lanes find both at once.
+#[test]
+fn a_lane_that_sees_its_ring_closed_has_seen_its_answer() {
+    const LANES: u32 = 64;
+    for seed in 0..32 {
+        let config = RingConfig { depth: 64, records: LANES, ..config() };
+        let script = "lost:n=1000,every=1".parse().expect("a fault script");
+        let mut bed = Bed::over(Moment::BeforePoll, config, |memory| {
+            Arc::new(Faulty::new(memory, &script, Arc::new(|| 0)))
+        });
+        let mut core = bed.cores.pop().expect("one");
+        let ring = &bed.ring;
+        let results = probe(&bed, seed, LANES, 1, |now_ns| {
+            if ring.in_flight() > LANES / 2 {
+                ring.close();
+            }
+            step(&mut core, now_ns)
+        });
+        let told = results.iter().filter(|seen| seen.status == status::CANCELLED.into()).count();
+        let cancelled = bed.ring.counters().cancelled;
+        assert!(cancelled > u64::from(LANES / 2), "seed {seed}: {cancelled} cancelled");
+        assert_eq!(told as u64, cancelled, "seed {seed}: lanes that saw their answer");
     }
 }

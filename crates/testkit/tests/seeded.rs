@@ -110,7 +110,7 @@ fn a_seed_replays_and_seeds_differ() {
 
 #[test]
 fn a_ring_closed_under_its_lanes_opens_again() {
-    for seed in 0..6 {
+    for seed in 0..16 {
         for trouble in [Trouble::Closed, Trouble::Drained] {
             let tried = catch_unwind(AssertUnwindSafe(|| try_case(Case::with(seed, trouble))));
             tried.unwrap_or_else(|panic| {

@@ -31,7 +31,7 @@ impl Model {
             let value = self.load_word(agent, word, moment, Order::Relaxed);
             let bytes = value.to_le_bytes();
             target[done..done + count].copy_from_slice(&bytes[within..within + count]);
-            self.note_access(agent, 0, word, value);
+            self.note_access(agent, 0, word, [value, 0]);
             done += count;
         }
         true
@@ -52,7 +52,7 @@ impl Model {
             let mut bytes = [0; 8];
             bytes[within..within + count].copy_from_slice(&source[done..done + count]);
             let value = u64::from_le_bytes(bytes);
-            self.note_access(agent, 1, word, value);
+            self.note_access(agent, 1, word, [value, 0]);
             let entry = Entry::single(word, value, mask(within, within + count), agent);
             self.push(agent, entry, window);
             done += count;

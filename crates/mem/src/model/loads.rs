@@ -30,7 +30,7 @@ impl Model {
         if bytes == 16 {
             values[1] = self.load_word(agent, word.next(), moment, order);
         }
-        self.note_access(agent, 0, word, values[0] ^ values[1].rotate_left(32));
+        self.note_access(agent, 0, word, values);
         Some(values)
     }
 

@@ -140,11 +140,18 @@ impl Model {
         self.hash = (self.hash.rotate_left(7) ^ event).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    pub(super) fn note_access(&mut self, agent: AgentId, operation: u64, word: Word, value: u64) {
+    pub(super) fn note_access(
+        &mut self,
+        agent: AgentId,
+        operation: u64,
+        word: Word,
+        values: [u64; 2],
+    ) {
         self.accesses += 1;
         let identity = self.space.identity(word);
+        let [first, second] = values.map(|value| self.space.value_identity(value));
         self.note(identity ^ (agent.0 as u64) << 40 ^ operation << 60);
-        self.note(value);
+        self.note(first ^ second.rotate_left(32));
     }
 }
 

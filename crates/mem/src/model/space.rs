@@ -61,6 +61,9 @@ pub(super) struct Version {
 /// All registered memory.
 pub(super) struct Space {
     regions: Vec<Registered>,
+    /// All of them lie between these addresses.
+    lowest: u64,
+    highest: u64,
     last_found: usize,
     histories: Vec<History>,
     /// Number of the newest store.
@@ -73,7 +76,15 @@ impl Space {
     pub(super) fn new() -> Self {
         // Stores begin above STALE_MAX so that differences need no care.
         let now = 2 * STALE_MAX;
-        Self { regions: Vec::new(), last_found: 0, histories: Vec::new(), now, changes: 0 }
+        Self {
+            regions: Vec::new(),
+            lowest: u64::MAX,
+            highest: 0,
+            last_found: 0,
+            histories: Vec::new(),
+            now,
+            changes: 0,
+        }
     }
 
     /// Registers a region; panics where it overlaps another or is not 16-byte aligned.
@@ -86,6 +97,8 @@ impl Space {
         let name_hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
+        self.lowest = self.lowest.min(start);
+        self.highest = self.highest.max(end);
         let slots = vec![0; region.len_bytes().div_ceil(8)];
         self.regions.push(Registered { start, end, region: region.clone(), name_hash, slots });
     }
@@ -109,6 +122,18 @@ impl Space {
     /// What stands for a word in the hash of accesses: the same in every process.
     pub(super) fn identity(&self, word: Word) -> u64 {
         self.regions[word.region as usize].name_hash ^ u64::from(word.index)
+    }
+
+    /// What stands for a value in the hash of accesses: where it is an address of registered memory, not
+    /// that, which differs from run to run, but which memory and where in it.
+    #[inline]
+    pub(super) fn value_identity(&self, value: u64) -> u64 {
+        if value < self.lowest || value >= self.highest {
+            return value;
+        }
+        let holds = |r: &&Registered| r.start <= value && value < r.end;
+        let region = self.regions.iter().find(holds);
+        region.map_or(value, |region| region.name_hash ^ (value - region.start))
     }
 
     /// The word in the real memory. The last one may be cut short by the region's end, but mappings

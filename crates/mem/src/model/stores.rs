@@ -35,7 +35,7 @@ impl Model {
             entry.values[1] = values[1];
             entry.masks[1] = u64::MAX;
         }
-        self.note_access(agent, 1, word, values[0] ^ values[1].rotate_left(32));
+        self.note_access(agent, 1, word, values);
         self.push(agent, entry, window);
         if order == Order::Full {
             self.fence(agent, Order::Full, Scope::System);
@@ -130,7 +130,8 @@ impl Model {
                 self.prune(level);
             }
         }
-        self.note(self.space.identity(entry.word) ^ entry.values[0] ^ 3 << 60);
+        let value = self.space.value_identity(entry.values[0]);
+        self.note(self.space.identity(entry.word) ^ value ^ 3 << 60);
     }
 
     /// Reads, changes and writes 4 or 8 bytes at once; `None` where they are not registered.
@@ -162,7 +163,7 @@ impl Model {
         let before = self.space.present(word);
         let old = before.value >> shift & mask_of(bytes);
         let new = change(old);
-        self.note_access(agent, 2, word, old ^ new.unwrap_or(0).rotate_left(32));
+        self.note_access(agent, 2, word, [old, new.unwrap_or(0)]);
         if let Some(new) = new {
             let entry = Entry::single(word, new << shift, mask_of(bytes) << shift, agent);
             self.install(self.root(agent), entry);

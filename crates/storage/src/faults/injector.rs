@@ -84,6 +84,9 @@ struct Armed {
     random: u64,
 }
 
+/// Most I/Os whose faults are remembered one by one.
+const STRUCK_MAX: usize = 4096;
+
 /// Decides for each I/O which fault of a script falls on it. Shared by all queues of a storage.
 #[derive(Debug)]
 pub struct Injector {
@@ -91,6 +94,7 @@ pub struct Injector {
     armed: Mutex<Vec<Armed>>,
     injected: [AtomicU64; FaultKind::ALL.len()],
     ended_by_resets: AtomicU64,
+    struck: Mutex<Vec<(FaultKind, IoShape)>>,
 }
 
 impl Injector {
@@ -107,6 +111,7 @@ impl Injector {
             armed,
             injected: Default::default(),
             ended_by_resets: AtomicU64::new(0),
+            struck: Mutex::default(),
         }
     }
 
@@ -124,6 +129,11 @@ impl Injector {
         }
         drop(armed);
         let action = chosen?;
+        let mut struck = self.struck.lock().unwrap_or_else(PoisonError::into_inner);
+        if struck.len() < STRUCK_MAX {
+            struck.push((action.kind(), *io));
+        }
+        drop(struck);
         // Relaxed: a counter that orders nothing.
         self.injected[action.kind().index()].fetch_add(1, Ordering::Relaxed);
         Some(action)
@@ -143,6 +153,12 @@ impl Injector {
     /// Notes I/Os that a reset has ended.
     pub(crate) fn note_ended_by_reset(&self, ios: u64) {
         self.ended_by_resets.fetch_add(ios, Ordering::Relaxed);
+    }
+
+    /// On which I/Os faults of a kind fell, as far as there is room to remember them.
+    pub fn struck(&self, kind: FaultKind) -> Vec<IoShape> {
+        let struck = self.struck.lock().unwrap_or_else(PoisonError::into_inner);
+        struck.iter().filter(|(of, _)| *of == kind).map(|(_, io)| *io).collect()
     }
 
     /// How many faults have been injected.

@@ -5,6 +5,7 @@ use abi::status;
 use mem::Region;
 use sidecore::gpu_queues::Polling;
 use sidecore_testkit::pattern;
+use storage::Op;
 use storage::faults::FaultKind;
 
 use crate::case::{Case, LANES, Trouble};
@@ -115,7 +116,29 @@ pub fn judge(world: &World, plan: &[Io], run: &Run, again: bool) {
         let deserted = case.trouble == Trouble::Deserters;
         assert!(usable && flipped == 0 || deserted, "the pairs are not usable afterwards");
     } else {
+        check_struck(world, plan, &fates);
         check_counts(world, &fates, run, flipped);
+    }
+}
+
+/// Each I/O that a fault fell on was answered as that fault is: the right error, to the right lane.
+fn check_struck(world: &World, plan: &[Io], fates: &[Fate]) {
+    let (kind, statuses): (_, &[u16]) = match world.case.trouble {
+        Trouble::Error => (FaultKind::Error, &[0x281]),
+        Trouble::Late => (FaultKind::Late, &[status::TIMED_OUT, ABORTED, DELETED]),
+        Trouble::Lost => (FaultKind::Lost, &[status::TIMED_OUT, DELETED]),
+        Trouble::Stuck => (FaultKind::Stuck, &[DELETED]),
+        Trouble::Torn => (FaultKind::Torn, &[0x280]),
+        _ => return,
+    };
+    // A flush has no place of its own.
+    for shape in world.injector.struck(kind).iter().filter(|shape| shape.op != Op::Flush) {
+        let one = plan.iter().position(|io| {
+            io.offset == shape.offset && io.opcode != u32::from(abi::ring::OP_FLUSH)
+        });
+        let fate = one.map(|at| fates[at]);
+        let right = matches!(fate, Some(Fate::Saw(status)) if statuses.contains(&status));
+        assert!(right, "what a fault fell on: {shape:?} {fate:?}");
     }
 }
 
@@ -143,8 +166,13 @@ fn check_counts(world: &World, fates: &[Fate], run: &Run, flipped: u64) {
         Trouble::Nothing => assert_eq!((failed, run.host.epochs, run.host.aborts), (0, 0, 0)),
         Trouble::Reset => assert_eq!(world.driver.resets(), injected(FaultKind::Reset), "{told}"),
         Trouble::Stuck => {
-            assert!(failed >= injected(FaultKind::Stuck), "{told}");
-            assert!(run.host.epochs >= injected(FaultKind::Stuck), "{told}");
+            // Each has stopped its queue. The drive says of the command itself that it went with the
+            // queue; whoever stood behind it was never fetched, and is told by the host.
+            let stuck = injected(FaultKind::Stuck);
+            assert_eq!((stuck, count(&|s| s == DELETED)), (2, stuck), "{told}");
+            let behind = count(&|s| s == status::TIMED_OUT);
+            assert_eq!((behind, failed), (run.drive.io_left, stuck + behind), "{told}");
+            assert_eq!(run.host.epochs, stuck, "{told}");
         }
         Trouble::Torn => assert_eq!(failed, injected(FaultKind::Torn), "{told}"),
         Trouble::Deserters => {}

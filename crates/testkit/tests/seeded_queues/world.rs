@@ -3,13 +3,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use ctrl::{Controller, NamespaceOptions, Options, Progress, ResetFault};
-use driver::{Device, Driver, DriverOptions, DriverState, RegionDevice};
+use driver::{Device, Driver, DriverOptions, DriverState, Mapping, RegionDevice};
 use gpu::{DeviceMemory, Gpu, SimulatedGpu, SimulatedOptions};
-use mem::{AddressMap, MemoryKind, Region};
+use mem::{AddressMap, MemError, MemoryKind, Region, RegionId};
 use sidecore::gpu_queues::{
     Agent, DmaBuffer, GpuQueues, LaneCounters, Polling, QueueCounters, Recovery, RecoveryProgress,
     SteppedQueues,
@@ -28,6 +28,69 @@ use crate::plan::{Args, Io, Seen};
 pub const WRITTEN: u64 = 2;
 /// What a buffer holds before.
 pub const POISON: u64 = 0xdead_beef_dead_beef;
+
+/// A device whose DMA addresses are the same in every run, and not those of the process.
+struct Placed {
+    inner: RegionDevice,
+    map: Arc<AddressMap>,
+    /// Each region that was ever mapped, and where.
+    places: Mutex<Vec<(Region, u64)>>,
+}
+
+/// Ends a registration.
+struct Registered(Arc<AddressMap>, RegionId);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.0.deregister(self.1);
+    }
+}
+
+impl Placed {
+    fn new(bar: Region, map: Arc<AddressMap>) -> Self {
+        let inner = RegionDevice::new(bar, Arc::clone(&map));
+        Self { inner, map, places: Mutex::default() }
+    }
+}
+
+impl Device for Placed {
+    fn load32(&self, offset: usize) -> u32 {
+        self.inner.load32(offset)
+    }
+    fn load64(&self, offset: usize) -> u64 {
+        self.inner.load64(offset)
+    }
+    fn store32(&self, offset: usize, value: u32) {
+        self.inner.store32(offset, value);
+    }
+    fn store64(&self, offset: usize, value: u64) {
+        self.inner.store64(offset, value);
+    }
+    fn ring(&self, offset: usize, value: u32) {
+        self.inner.ring(offset, value);
+    }
+    fn doorbell_address(&self, offset: usize) -> Option<u64> {
+        self.inner.doorbell_address(offset)
+    }
+
+    fn map(&self, region: &Region) -> Result<Mapping, MemError> {
+        let mut places = self.places.lock().expect("no panic");
+        let address = (places.len() as u64 + 1) << 32;
+        let id = self.map.register_at(address, region.clone())?;
+        places.push((region.clone(), address));
+        let guard = Registered(Arc::clone(&self.map), id);
+        Ok(Mapping::new(region.clone(), address, Some(Box::new(guard))))
+    }
+
+    fn bus_address(&self, region: &Region, offset: usize, bytes: usize) -> Option<u64> {
+        let first = region.address().checked_add(offset as u64)?;
+        let places = self.places.lock().expect("no panic");
+        places.iter().rev().find_map(|(there, address)| {
+            let at = address + first.checked_sub(there.address())?;
+            self.map.snapshot().resolve(at, bytes).map(|_| at)
+        })
+    }
+}
 
 /// Everything of one seed.
 pub struct World {
@@ -51,6 +114,7 @@ pub struct Run {
     pub outcome: Outcome,
     pub host: QueueCounters,
     pub lanes: LaneCounters,
+    pub drive: ctrl::Counters,
 }
 
 impl World {
@@ -70,7 +134,7 @@ impl World {
         let mut controller =
             Controller::new(of_controller, Arc::clone(&map)).expect("good options");
         let bar = controller.bar();
-        let device: Arc<dyn Device> = Arc::new(RegionDevice::new(bar.clone(), map));
+        let device: Arc<dyn Device> = Arc::new(Placed::new(bar.clone(), map));
         let of_driver = DriverOptions { admin_limit: LIMIT, ..DriverOptions::default() };
         let driver = Driver::new(device, of_driver).expect("a controller that suffices");
         let mut now_ns = 0;
@@ -169,7 +233,8 @@ impl World {
         }
         let mut seen = vec![Seen::new_zeroed(); plan.len()];
         results.read_bytes(0, seen.as_mut_slice().as_mut_bytes());
-        Run { seen, outcome, host: of_host, lanes }
+        let drive = self.controller.borrow().counters().read();
+        Run { seen, outcome, host: of_host, lanes, drive }
     }
 
     fn add_agents<'a>(&'a self, simulation: &mut Simulation<'a>) {
