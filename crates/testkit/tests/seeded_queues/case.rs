@@ -97,7 +97,8 @@ impl Case {
             sq: place(rng.chance(32)),
             cq: place(if bam { rng.chance(64) } else { rng.chance(224) }),
             polling,
-            second_read: false,
+            // It would repair a flipped block. A look ahead: the draws that follow stay as they are.
+            second_read: bam && trouble != Trouble::Flip && rng.clone().chance(96),
             limit: LIMIT,
             grace: GRACE,
             prp_lists: false,

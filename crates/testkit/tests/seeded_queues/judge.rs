@@ -186,8 +186,13 @@ fn check_counts(world: &World, fates: &[Fate], run: &Run, flipped: u64) {
             assert_eq!(by_cpu + by_gpu, fates.len() as u64, "{told}");
         }
     }
+    let fences = run.lanes.fence_ios;
+    assert_eq!(fences > 0, case.options.second_read, "{told}");
     if case.trouble == Trouble::Nothing {
         let strays = run.host.strays + run.lanes.strays;
-        assert_eq!(by_cpu + by_gpu - strays, fates.len() as u64, "{told}");
+        let ended = by_cpu + by_gpu - strays;
+        // Fence I/Os are counted apart: the drive has seen them too, the lanes asked for none of them.
+        assert_eq!(ended - fences, fates.len() as u64, "{told}");
+        assert_eq!(run.drive.io_commands - fences, fates.len() as u64, "{told}");
     }
 }

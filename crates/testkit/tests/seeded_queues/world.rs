@@ -228,6 +228,7 @@ impl World {
         for counters in self.queues.lane_counters().expect("a copy") {
             lanes.drained += counters.drained;
             lanes.strays += counters.strays;
+            lanes.fence_ios += counters.fence_ios;
             lanes.sq_doorbells += counters.sq_doorbells;
             lanes.cq_doorbells += counters.cq_doorbells;
         }
