@@ -84,7 +84,7 @@ impl Case {
         Self::of(seed, Trouble::Nothing, Polling::Adaptive(copoll), seed % 2 == 1)
     }
 
-    fn of(seed: u64, trouble: Trouble, polling: Polling, asynchronous: bool) -> Self {
+    pub fn of(seed: u64, trouble: Trouble, polling: Polling, asynchronous: bool) -> Self {
         let mut rng = Rng::new(seed ^ 0x5eed_9a12);
         let batch = if asynchronous { [2, 4][rng.below(2)] } else { 1 };
         let place = |host: bool| if host { Placement::Host } else { Placement::Device };

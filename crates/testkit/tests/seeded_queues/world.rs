@@ -101,7 +101,7 @@ pub struct World {
     pub driver: Driver,
     pub queues: GpuQueues,
     buffer: DmaBuffer,
-    bar: Region,
+    pub bar: Region,
     controller: RefCell<Controller>,
     agents: Vec<RefCell<Agent>>,
     recovery: RefCell<Recovery>,
