@@ -173,11 +173,11 @@ while True:
 """
     chance = random.Random(5)
     seen = set()
-    for round_number in range(12):
+    for round_number in range(50):
         last = max(seen, default=0)
         process = start(code, path, last)
         assert process.stdout.readline().strip() == "ready", process.stderr.read()
-        time.sleep(0.02 + chance.random() * 0.12)
+        time.sleep(0.005 + chance.random() * 0.1)
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
