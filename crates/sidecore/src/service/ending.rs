@@ -69,27 +69,35 @@ impl Service {
                 ended += 1;
                 continue;
             }
-            match state {
-                JobState::Started => self.conclude_badly(ring, record, c, Cause::None),
-                JobState::Hastened => {
-                    if ended == asked {
-                        self.suspect(at, record);
-                    }
-                    asked += 1;
-                    self.conclude(ring, tables, record, c);
-                }
-                JobState::Idle | JobState::Waiting => {
-                    self.counts.stray_completions += 1;
-                    continue;
-                }
+            if state == JobState::Hastened && ended == asked {
+                self.suspect(at, record);
             }
-            ended += 1;
+            if self.conclude_oddly(ring, tables, c) {
+                asked += u32::from(state == JobState::Hastened);
+                ended += 1;
+            }
         }
         let queue = &mut self.queues.list[at];
         queue.in_flight -= ended;
         if ended > asked {
             queue.heard_ns = self.now_ns;
         }
+    }
+
+    /// Ends what failed or was asked to end; `false` where the completion means no request.
+    #[cold]
+    #[inline(never)]
+    fn conclude_oddly(&mut self, ring: &RingShared, tables: &Tables, c: &Completion) -> bool {
+        let record = record_of(c.token);
+        match self.state_of(c.token) {
+            JobState::Started => self.conclude_badly(ring, record, c, Cause::None),
+            JobState::Hastened => self.conclude(ring, tables, record, c),
+            JobState::Idle | JobState::Waiting => {
+                self.counts.stray_completions += 1;
+                return false;
+            }
+        }
+        true
     }
 
     /// Notes that a queue ended a request only when asked to, and nothing else since that began.

@@ -27,12 +27,14 @@ impl Done {
 pub(super) struct Outbox {
     places: Box<[Done]>,
     len: usize,
+    /// Whether some word has a payload before it.
+    carries: bool,
 }
 
 impl Outbox {
     pub fn new(room: usize) -> Self {
         let nothing = Done::new(0, false, CompletionRecord { word: 0 });
-        Self { places: vec![nothing; room].into_boxed_slice(), len: 0 }
+        Self { places: vec![nothing; room].into_boxed_slice(), len: 0, carries: false }
     }
 
     /// # Panics
@@ -53,7 +55,14 @@ impl Outbox {
     pub fn carry(&mut self, payload: u32, lent: bool) {
         if let Some(done) = self.places[..self.len].last_mut() {
             (done.payload, done.lent) = (payload, lent);
+            self.carries = true;
         }
+    }
+
+    /// Whether some word has a payload before it.
+    #[inline]
+    pub fn carries(&self) -> bool {
+        self.carries
     }
 
     /// All words.
@@ -71,5 +80,6 @@ impl Outbox {
 
     pub fn clear(&mut self) {
         self.len = 0;
+        self.carries = false;
     }
 }

@@ -23,6 +23,9 @@ struct Payload<'a> {
 impl Service {
     /// Stores what this step delivers through the window; the caller fences.
     pub(super) fn store_payloads(&self, ring: &RingShared, tables: &Tables) {
+        if !self.done.carries() {
+            return;
+        }
         let mut payloads =
             self.done.all().iter().filter_map(|done| self.payload(ring, tables, done));
         let mut next = payloads.next();
