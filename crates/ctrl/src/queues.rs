@@ -27,6 +27,17 @@ const PHASE: u64 = 1 << 48;
 /// No lower half of an entry: a result has 32 bits.
 const UNKNOWN: u64 = u64::MAX;
 
+/// Keeps the half of an entry with the phase tag behind its other half on the way out of the core.
+/// Where that is as before, which it is for all reads and writes, nobody can tell.
+#[cold]
+#[inline(never)]
+fn keep_behind(known: &mut u64, lower: u64) {
+    if *known != lower {
+        *known = lower;
+        fence_payload();
+    }
+}
+
 /// What a doorbell said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ring {
@@ -56,7 +67,7 @@ pub(crate) struct SubmissionQueue {
     /// One bit per command id in flight.
     busy_ids: Box<[u64]>,
     /// Entries that were fetched together, and how far they have been taken.
-    run: Box<[u8]>,
+    run: Box<[[u8; SUBMISSION_BYTES]]>,
     run_at: usize,
     run_end: usize,
 }
@@ -74,7 +85,7 @@ impl SubmissionQueue {
             deleting: None,
             stuck: false,
             busy_ids: vec![0; 1 << 10].into_boxed_slice(),
-            run: vec![0; RUN as usize * SUBMISSION_BYTES].into_boxed_slice(),
+            run: vec![[0; SUBMISSION_BYTES]; RUN as usize].into_boxed_slice(),
             run_at: 0,
             run_end: 0,
         }
@@ -110,13 +121,14 @@ impl SubmissionQueue {
 
     /// Fetches the entries that are there together, up to the end of the queue's memory: out of device
     /// memory many cost little more than one.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub(crate) fn fetch_run(&mut self) {
         let end = if self.tail > self.head { self.tail } else { self.depth };
-        let bytes = (end - self.head).min(RUN) as usize * SUBMISSION_BYTES;
+        let count = (end - self.head).min(RUN) as usize;
         let at = self.head as usize * SUBMISSION_BYTES;
-        self.memory.read_bytes(at, &mut self.run[..bytes]);
-        (self.run_at, self.run_end) = (0, bytes);
+        self.memory.read_bytes(at, self.run[..count].as_flattened_mut());
+        (self.run_at, self.run_end) = (0, count);
     }
 
     /// Entries that the doorbell has told of and that were not fetched.
@@ -124,16 +136,25 @@ impl SubmissionQueue {
         (self.tail + self.depth - self.head) % self.depth
     }
 
-    /// Takes the next entry, if there is one.
+    /// Takes the next of the entries that were fetched, if one is left.
     #[inline]
+    pub(crate) fn take(&mut self) -> Option<[u8; SUBMISSION_BYTES]> {
+        if self.run_at == self.run_end {
+            return None;
+        }
+        let entry = self.run[self.run_at];
+        self.run_at += 1;
+        self.head = if self.head + 1 == self.depth { 0 } else { self.head + 1 };
+        Some(entry)
+    }
+
+    /// Takes the next entry, if there is one.
+    #[cfg(test)]
     pub(crate) fn fetch(&mut self) -> Option<[u8; SUBMISSION_BYTES]> {
         if self.wants_run() {
             self.fetch_run();
         }
-        let entry = *self.run[self.run_at..self.run_end].first_chunk()?;
-        self.run_at += SUBMISSION_BYTES;
-        self.head = if self.head + 1 == self.depth { 0 } else { self.head + 1 };
-        Some(entry)
+        self.take()
     }
 
     /// Counts a command as outstanding under its id; false where that is outstanding already.
@@ -245,17 +266,13 @@ impl CompletionQueue {
             | u64::from(answer.status.bits()) << 49
             | self.phase;
         let lower = u64::from(answer.result);
-        self.memory.u64_at(offset).store(lower, Ordering::Relaxed);
-        if let Some(known) = &mut self.lower
-            && known[self.tail as usize] != lower
-        {
-            // The half with the phase tag must not leave the core first. Where the lower half is as
-            // before, which it is for all reads and writes, nobody can tell.
-            known[self.tail as usize] = lower;
-            fence_payload();
+        let [first, second] = self.memory.words_at(offset);
+        first.store(lower, Ordering::Relaxed);
+        if let Some(known) = &mut self.lower {
+            keep_behind(&mut known[self.tail as usize], lower);
         }
         // Pairs with the host's Acquire load of the phase tag.
-        self.memory.u64_at(offset + 8).store(upper, Ordering::Release);
+        second.store(upper, Ordering::Release);
         self.tail = self.after_tail();
         if self.tail == 0 {
             self.phase ^= PHASE;

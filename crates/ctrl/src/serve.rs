@@ -92,13 +92,12 @@ impl Controller {
             }
             if submission.wants_run() {
                 self.counters.fetch_runs += 1;
-                if let Some(clock) = self.options.fetch_clock {
-                    let before = clock();
-                    submission.fetch_run();
-                    self.counters.fetch_ns += clock().saturating_sub(before);
-                }
+                let clock = self.options.fetch_clock.unwrap_or(|| 0);
+                let before = clock();
+                submission.fetch_run();
+                self.counters.fetch_ns += clock().saturating_sub(before);
             }
-            let Some(entry) = submission.fetch() else { break };
+            let Some(entry) = submission.take() else { break };
             fetched += 1;
             let command: Command = zerocopy::transmute!(entry);
             if queue == 0 {

@@ -323,9 +323,11 @@ impl Timing {
     /// When a command fetched now, with this much payload, may be seen to end.
     #[inline]
     pub(crate) fn due_ns(&mut self, now_ns: u64, payload_bytes: u64) -> u64 {
-        if self.unlimited {
-            return now_ns;
-        }
+        if self.unlimited { now_ns } else { self.modelled_due_ns(now_ns, payload_bytes) }
+    }
+
+    #[inline(never)]
+    fn modelled_due_ns(&mut self, now_ns: u64, payload_bytes: u64) -> u64 {
         let turn = match &mut self.turns {
             Turns::Own(paces) => paces.take(now_ns, payload_bytes),
             Turns::Shared(Pacer(paces)) => {
