@@ -84,7 +84,7 @@ def torch_load(
                 "Load it by torch.load and save it again",
             )
         records = archive.below(f"{prefix}/data/")
-        engine = _engine.engine(where.index)
+        engine = _engine.engine(where.index, path)
         handle = engine.open(path, "r")
         placed = _place(records, kind, where, shared)
         requests = [

@@ -15,7 +15,10 @@ from . import _sidecore
 from ._errors import DeviceError, Error, ExhaustedError, from_os
 
 _lock = threading.Lock()
-_engines: dict[int | None, Engine] = {}
+#: By GPU and by the name of what ``sidecore tune`` measured for a file system, ``None`` without.
+_engines: dict[tuple[int | None, str | None], Engine] = {}
+#: By GPU and device number of a file system, that name.
+_tuned: dict[tuple[int | None, int], str | None] = {}
 _options: dict[str, Any] = {}
 #: Engines of the parent; never ended here, since their threads are not in this process.
 _inherited: list[Any] = []
@@ -38,10 +41,10 @@ class Request(NamedTuple):
 class Engine:
     """An engine of the compiled part, with paths in its errors."""
 
-    def __init__(self, device: int | None) -> None:
+    def __init__(self, device: int | None, near: str | None) -> None:
         self.device = device
         try:
-            self.raw = _sidecore.Engine(device, **_options)
+            self.raw = _sidecore.Engine(device, near=near, **_options)
         except Error:
             raise
         except RuntimeError as error:
@@ -72,18 +75,34 @@ def raw(request: Request) -> tuple[Any, int, int, int, bool, Any]:
     return handle, offset, address, nbytes, device is not None, owner
 
 
-def engine(device: int | None) -> Engine:
-    """The engine of a GPU, or of the host."""
+def engine(device: int | None, path: str | os.PathLike[str] | None = None) -> Engine:
+    """The engine of a GPU, or of the host; for files near ``path``, as it was tuned for these."""
     with _lock:
-        found = _engines.get(device)
-        if found is None:
-            if device is not None and _forked_with_gpu:
-                raise DeviceError(
-                    "This process was forked from one that used a GPU, and CUDA does not survive that",
-                    'Start it by spawn: multiprocessing.set_start_method("spawn")',
-                )
-            found = _engines[device] = Engine(device)
-        return found
+        found = _engine(device, None, None)
+        if path is None:
+            return found
+        folder = os.path.dirname(os.fspath(path)) or "."
+        try:
+            number = os.stat(folder).st_dev
+        except OSError:
+            return found  # opening the file will say it better
+        key = (device, number)
+        if key not in _tuned:
+            _tuned[key] = found.raw.tuned(folder)
+        return _engine(device, _tuned[key], folder)
+
+
+def _engine(device: int | None, tuned: str | None, near: str | None) -> Engine:
+    key = (device, tuned)
+    found = _engines.get(key)
+    if found is None:
+        if device is not None and _forked_with_gpu:
+            raise DeviceError(
+                "This process was forked from one that used a GPU, and CUDA does not survive that",
+                'Start it by spawn: multiprocessing.set_start_method("spawn")',
+            )
+        found = _engines[key] = Engine(device, near)
+    return found
 
 
 def configure(**options: Any) -> None:
@@ -97,6 +116,7 @@ def configure(**options: Any) -> None:
                 _options[key] = value
         _ended = _sum(_engines.values(), _ended)
         _engines.clear()
+        _tuned.clear()
 
 
 def allocate(nbytes: int, device: int | None) -> Any:
@@ -150,7 +170,7 @@ def save(
     try:
         done = 0
         for device, parts in by_device.items():
-            one = engine(device)
+            one = engine(device, path)
             handle = one.open(target.temporary, "r+")
             requests = [
                 Request(handle, offset, m.address, m.nbytes, device, m.owner) for offset, m in parts
@@ -180,7 +200,7 @@ def _in_parent() -> None:
 
 def _in_child() -> None:
     global _ended, _forked_with_gpu, _lock
-    _forked_with_gpu = _forked_with_gpu or any(device is not None for device in _engines)
+    _forked_with_gpu = _forked_with_gpu or any(device is not None for device, _ in _engines)
     # What the parent has moved is not this process's.
     _inherited.append(dict(_engines))
     _engines.clear()

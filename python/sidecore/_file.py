@@ -92,9 +92,12 @@ class File:
                 mode = self._mode
                 if self._handles and mode != "r":
                     mode = "r+"
-                found = _engine.engine(device).open(self.path, mode)
+                found = _engine.engine(device, self.path).open(self.path, mode)
                 self._handles[device] = found
             return found
+
+    def _engine(self, device: int | None) -> Any:
+        return _engine.engine(device, self.path).raw
 
     def __enter__(self) -> File:
         return self
@@ -144,11 +147,11 @@ class File:
 
     def _run(self, buf, size, file_offset, write) -> int:
         request = self._request(buf, size, file_offset, 0, write)
-        return _engine.engine(request.device).raw.run(_engine.raw(request), write)
+        return self._engine(request.device).run(_engine.raw(request), write)
 
     def _submit(self, buf, size, file_offset, write, dev_offset=0) -> IOFuture:
         request = self._request(buf, size, file_offset, dev_offset, write)
-        pending = _engine.engine(request.device).raw.submit(_engine.raw(request), write)
+        pending = self._engine(request.device).submit(_engine.raw(request), write)
         return IOFuture(pending)
 
     def read(self, buf: Any, size: int | None = None, file_offset: int = 0) -> int:
@@ -195,7 +198,7 @@ class File:
         if found.device is None:
             raise MisuseError("The order of a stream is for memory on its GPU", "Use pread, pwrite")
         request = self._request(found, size, file_offset, dev_offset, write)
-        pending = _engine.engine(found.device).raw.submit_on_stream(
+        pending = self._engine(found.device).submit_on_stream(
             _engine.raw(request), write, _stream(stream)
         )
         return IOFutureStream(pending)
@@ -243,7 +246,7 @@ class File:
         if buf is None:
             return self._open(None).explain()
         request = self._request(buf, size, file_offset, 0, False)
-        return _engine.engine(request.device).raw.explain(_engine.raw(request), False)
+        return self._engine(request.device).explain(_engine.raw(request), False)
 
 
 def _stream(stream: Any) -> int:
@@ -311,7 +314,7 @@ def read_rows(
         place, index, keeper = found.address, found.device, found.owner
     if count:
         handle = file._open(index)
-        _engine.engine(index).raw.read_rows(
+        file._engine(index).read_rows(
             handle, (address, count, owner), row_bytes, (place, nbytes, index is not None, keeper)
         )
     return out
@@ -373,6 +376,6 @@ def read_files(
     wanted = [one for one in asked if one[1]]
     if wanted:
         with progress_for("load", sum(size for _, size, _ in asked), progress) as bar:
-            _engine.engine(where.index).raw.read_paths(wanted, target, bar)
+            _engine.engine(where.index, wanted[0][0]).raw.read_paths(wanted, target, bar)
     byte = _frameworks.DTYPES["U8"]
     return [kind.tensor(block, at, byte, (size,), where) for _, size, at in asked]

@@ -90,7 +90,7 @@ def load_safetensors(
     for shard in shards:
         for entry in shard.entries:
             kind.check(_frameworks.sub_byte(entry.dtype, entry.shape)[0])
-    engine = _engine.engine(where.index)
+    engine = _engine.engine(where.index, shards[0].path)
     with progress_for("load", sum(e.nbytes for s in shards for e in s.entries), progress) as bar:
         tensors: dict[str, Any] = {}
         requests: list[_engine.Request] = []

@@ -54,7 +54,9 @@ class Engine:
         pool_bytes: int | None = None,
         require: str | None = None,
         quiet: bool | None = None,
+        near: str | None = None,
     ) -> Engine: ...
+    def tuned(self, path: str) -> str | None: ...
     def open(self, path: str, mode: str) -> Handle: ...
     def transfer(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import os
 import threading
 import time
 
@@ -329,3 +330,29 @@ print(sidecore.File(sys.argv[1]).read(bytearray(8192)))
 """
     done = run_python(code, file)
     assert done.stdout.split() == ["route", "0", "True", "8192"], done.stderr
+
+
+def test_what_was_tuned_for_a_file_system_is_used(file, tmp_path):
+    """The store of `sidecore tune`: with knees for the file's system, chunks are as long as they say."""
+    code = """
+import json, os, sys, sidecore
+folder = os.path.dirname(sys.argv[1])
+mounts = [line.split() for line in open("/proc/self/mountinfo")]
+number = os.stat(folder).st_dev
+number = f"{os.major(number)}:{os.minor(number)}"
+mount = [m for m in mounts if m[2] == number][-1]
+key = f"{mount[mount.index('-') + 1]} at {mount[4]}, host"
+knees = {"threads_cached": 3, "threads_direct": 1, "threads_write": 1, "slot_bytes": 262144,
+         "slots": 2, "window_bytes_max": 0, "direct_bytes_min": 4096, "inline_bytes_max": 4096,
+         "gather_bytes_max": 4096}
+usual = sidecore.explain(sys.argv[1])
+store = os.path.join(os.environ["XDG_CONFIG_HOME"], "sidecore")
+os.makedirs(store)
+with open(os.path.join(store, "knees.json"), "w") as out:
+    json.dump({"version": 1, "knees": {key: knees}}, out)
+sidecore.configure()
+tuned = sidecore.explain(sys.argv[1])
+print("262144 bytes" in usual, "262144 bytes" in tuned)
+"""
+    done = run_python(code, file, env=os.environ | {"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    assert done.stdout.split() == ["False", "True"], done.stderr

@@ -1,12 +1,14 @@
 //! The bulk engine as the face of the package calls it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bulk::{Access, Batch, Bulk, BulkError, Cause, File, Options, Request, Route, Transfer};
+use bulk::{
+    Access, Batch, Bulk, BulkError, Cause, File, Knees, Options, Request, Route, Store, Transfer,
+};
 use gpu::{CudaGpu, CudaOptions, Gpu};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -283,11 +285,19 @@ fn access(mode: &str) -> PyResult<Access> {
     })
 }
 
+/// The knees that were measured for a file system and a GPU.
+fn stored(path: &Path, gpu: Option<&dyn Gpu>) -> Option<(String, Knees)> {
+    let name = gpu.map(|gpu| gpu.describe().name);
+    let key = Store::key(path, name.as_deref()).ok()?;
+    let knees = Store::of_user()?.get(&key).ok()??;
+    Some((key, knees))
+}
+
 #[pymethods]
 impl Engine {
     /// Opens an engine; the GPU's driver is loaded here, everything else when it is first needed.
     #[new]
-    #[pyo3(signature = (device=None, threads=None, pool_bytes=None, require=None, quiet=None))]
+    #[pyo3(signature = (device=None, threads=None, pool_bytes=None, require=None, quiet=None, near=None))]
     fn new(
         py: Python<'_>,
         device: Option<u32>,
@@ -295,6 +305,7 @@ impl Engine {
         pool_bytes: Option<u64>,
         require: Option<&str>,
         quiet: Option<bool>,
+        near: Option<PathBuf>,
     ) -> PyResult<Self> {
         let require =
             require.map(str::parse::<Route>).transpose().map_err(PyValueError::new_err)?;
@@ -307,7 +318,9 @@ impl Engine {
             }
             None => None,
         };
-        let mut options = Options { gpu: gpu.clone(), threads, require, ..Options::default() };
+        let knees = near.and_then(|path| stored(&path, gpu.as_deref())).map(|(_, knees)| knees);
+        let mut options =
+            Options { gpu: gpu.clone(), threads, require, knees, ..Options::default() };
         if let Some(bytes) = pool_bytes {
             options.pool_bytes = bytes;
         }
@@ -316,6 +329,12 @@ impl Engine {
         }
         let bulk = py.detach(|| Bulk::open(options)).map_err(|e| errors::engine(py, &e))?;
         Ok(Self { bulk, gpu })
+    }
+
+    /// Under which name knees are stored for the file system of `path` and this GPU; none where
+    /// nothing was measured. What is wrong with the store is for `sidecore tune` to say.
+    fn tuned(&self, path: PathBuf) -> Option<String> {
+        stored(&path, self.gpu.as_deref()).map(|(key, _)| key)
     }
 
     /// Opens a file or a block device.
