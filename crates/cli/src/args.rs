@@ -61,6 +61,8 @@ pub enum BenchForm {
     /// Compare bam, copilot and ring over SM counts on one software drive: a table in which all are
     /// matched, and one with each system as its authors ran it.
     Sweep(Box<SweepArgs>),
+    /// Run rows that a file lists, one repeat of each in turn, over one data file.
+    Suite(SuiteArgs),
     /// Compare submission and completion queues in device and host memory: all four ways.
     Placement(Box<PlacementArgs>),
     /// Step the load of copilot's queues between 10 % and 100 % and check who polls them.
@@ -348,6 +350,9 @@ pub struct BenchArgs {
     /// [default: 4, fewer where staging would take more than 128 MiB].
     #[arg(long, value_parser = count, value_delimiter = ',')]
     pub sms: Vec<u32>,
+    /// Lanes that ask, where they are fewer than one warp's 32.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=31), conflicts_with = "warps")]
+    pub lanes: Option<u32>,
     /// Warps an SM, of 32 lanes each [default: 8, fewer where staging would take more than 128 MiB].
     #[arg(long, value_parser = count)]
     pub warps: Option<u32>,
@@ -479,6 +484,9 @@ pub struct LimitArgs {
     /// one's number.
     #[arg(long, value_name = "GPU", default_value = "auto")]
     pub gpu: gpu::Choice,
+    /// Do without the CPU's mapping of GPU memory: completions lie in pinned host memory.
+    #[arg(long)]
+    pub no_window: bool,
 }
 
 /// Options of `bench idle`.
@@ -503,6 +511,34 @@ pub struct IdleArgs {
     #[arg(long)]
     pub json: bool,
     /// Limits that hold for all commands.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Options of `bench suite`.
+#[derive(Args, Debug, Clone)]
+pub struct SuiteArgs {
+    /// The rows, one a line: a name, then options of `bench` (or `window` and options of that).
+    pub rows: PathBuf,
+    /// Only rows whose names begin so, comma separated [default: all].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Repeats: all rows once, then all rows again.
+    #[arg(long, value_parser = count, default_value = "5")]
+    pub repeats: u32,
+    /// Timed part of a row that names no --duration.
+    #[arg(long, value_parser = parse_duration, default_value = "3s")]
+    pub duration: Duration,
+    /// Begin no row after so long; what is missing then is said.
+    #[arg(long, value_parser = parse_duration)]
+    pub limit: Option<Duration>,
+    /// Size of the data file that is made.
+    #[arg(long, value_parser = parse_bytes, default_value = "4G")]
+    pub size: u64,
+    /// Where to make it [default: the system's directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Limits that hold for all commands, here for all rows.
     #[command(flatten)]
     pub limits: LimitArgs,
 }

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
             Some(BenchForm::Copoll(args)) => commands::copoll::run(&args),
             Some(BenchForm::Idle(args)) => commands::idle::run(&args),
             Some(BenchForm::Placement(args)) => commands::placement::run(&args),
+            Some(BenchForm::Suite(args)) => commands::suite::run(&args),
             Some(BenchForm::Sweep(args)) => commands::sweep::run(&args),
             Some(BenchForm::Window(args)) => commands::window::run(&args),
             None => commands::bench::run(command.bench),

@@ -74,14 +74,19 @@ impl Window {
         self.vulkan.heap_bytes
     }
 
+    /// Why so many bytes can never be mapped, where they cannot.
+    pub fn too_long(&self, bytes: u64) -> Option<String> {
+        let (size, heap) = (bytes.max(1).next_multiple_of(PAGE_BYTES), self.vulkan.heap_bytes);
+        (size > heap).then(|| format!("{size} bytes are more than the {heap} of BAR1"))
+    }
+
     /// Allocates memory; what is in it is unknown.
     ///
     /// # Errors
     /// `Unavailable` where the heap is too small or the mapping is refused, `Call` for the import.
     pub fn allocate(&self, bytes: u64) -> Result<WindowMemory, CudaError> {
         let size = bytes.max(1).next_multiple_of(PAGE_BYTES);
-        if size > self.vulkan.heap_bytes {
-            let why = format!("{size} bytes are more than the {} of BAR1", self.vulkan.heap_bytes);
+        if let Some(why) = self.too_long(bytes) {
             return Err(no_window(why, REMEDY_BAR));
         }
         let mapping = Mapping::new(&self.vulkan, size)?;

@@ -21,7 +21,7 @@ pub use copying::{CopyQueue, Span, StreamGate};
 pub use cuda::{Header, Program};
 pub use foreign::{Foreign, ForeignKind};
 pub use nvidia::{CudaGpu, CudaOptions};
-pub use open::{Choice, Opened, open};
+pub use open::{Choice, Opened, open, open_with};
 pub use simulated::{SimulatedGpu, SimulatedOptions};
 
 /// What a GPU is, for reports.
@@ -177,6 +177,11 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// [`GpuError::Misuse`] where the GPU cannot reach them, or not all of them.
     fn foreign(&self, address: u64, bytes: u64) -> Result<Foreign, GpuError>;
+    /// Why device memory of so many bytes has no window, as far as is known; `None` where it has one.
+    fn no_window_for(&self, bytes: u64) -> Option<String> {
+        let _ = bytes;
+        self.describe().no_window
+    }
     /// Compiles and loads a kernel, so that its first launch loads nothing.
     ///
     /// # Errors

@@ -37,6 +37,8 @@ pub struct CudaGpu {
     driver_version: i32,
     streams: Streams,
     window: Result<Window, String>,
+    /// Why the last memory that was to have a window got none.
+    refused: Mutex<Option<String>>,
     cache: Cache,
     functions: Mutex<HashMap<&'static str, Arc<Function>>>,
     /// Made when the first gate is.
@@ -81,7 +83,16 @@ impl CudaGpu {
         let functions = Mutex::new(HashMap::new());
         let (driver_version, cache) = (driver.version(), Cache::of_user());
         let gates = OnceLock::new();
-        Ok(Self { device, driver_version, streams, window, cache, functions, gates })
+        Ok(Self {
+            device,
+            driver_version,
+            streams,
+            window,
+            refused: Mutex::new(None),
+            cache,
+            functions,
+            gates,
+        })
     }
 
     /// The device.
@@ -156,11 +167,23 @@ impl Gpu for CudaGpu {
     fn allocate_device(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
         let memory = match self.with_window(bytes) {
             Ok(memory) => memory,
-            Err(_) => self.without_window(bytes)?,
+            Err(why) => {
+                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+                self.without_window(bytes)?
+            }
         };
         let len = usize::try_from(bytes).map_err(|e| GpuError::Misuse(e.to_string()))?;
         self.streams.fill(memory.address, len, 0).map_err(unavailable)?;
         Ok(memory)
+    }
+
+    fn no_window_for(&self, bytes: u64) -> Option<String> {
+        let window = match &self.window {
+            Ok(window) => window,
+            Err(why) => return Some(why.clone()),
+        };
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        window.too_long(bytes).or(refused)
     }
 
     fn allocate_host(&self, bytes: u64) -> Result<Region, GpuError> {

@@ -56,8 +56,18 @@ pub struct Opened {
 /// [`GpuError::Unavailable`] where a real one was named and cannot be had; [`GpuError::Kernel`] where
 /// a kernel does not compile.
 pub fn open(choice: Choice, kernels: &[Kernel]) -> Result<Opened, GpuError> {
+    open_with(choice, kernels, true)
+}
+
+/// As [`open`]; without `window` the CPU maps none of its memory, as where there is no way to.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(choice: Choice, kernels: &[Kernel], window: bool) -> Result<Opened, GpuError> {
     let simulated = |why_simulated| {
-        let gpu: Arc<dyn Gpu> = Arc::new(SimulatedGpu::new(SimulatedOptions::default()));
+        let window_bytes = if window { u64::MAX } else { 0 };
+        let options = SimulatedOptions { window_bytes, ..SimulatedOptions::default() };
+        let gpu: Arc<dyn Gpu> = Arc::new(SimulatedGpu::new(options));
         Ok(Opened { gpu, why_simulated })
     };
     let index = match choice {
@@ -65,15 +75,15 @@ pub fn open(choice: Choice, kernels: &[Kernel]) -> Result<Opened, GpuError> {
         Choice::Index(index) => index,
         Choice::Simulated => return simulated(None),
     };
-    match open_real(index, kernels) {
+    match open_real(index, kernels, window) {
         Ok(gpu) => Ok(Opened { gpu: Arc::new(gpu), why_simulated: None }),
         Err(GpuError::Unavailable(why)) if choice == Choice::Auto => simulated(Some(why)),
         Err(error) => Err(error),
     }
 }
 
-fn open_real(index: u32, kernels: &[Kernel]) -> Result<CudaGpu, GpuError> {
-    let gpu = CudaGpu::open(CudaOptions { index, window: true })?;
+fn open_real(index: u32, kernels: &[Kernel], window: bool) -> Result<CudaGpu, GpuError> {
+    let gpu = CudaGpu::open(CudaOptions { index, window })?;
     kernels.iter().try_for_each(|kernel| gpu.prepare(kernel))?;
     Ok(gpu)
 }

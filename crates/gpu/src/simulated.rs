@@ -18,12 +18,14 @@ pub struct SimulatedOptions {
     pub threads: usize,
     /// Lanes that are resident at once in a launch; blocks beyond them wait for others to end.
     pub resident_lanes: usize,
+    /// Longest allocation that the CPU can map, as where BAR1 is small; 0: none.
+    pub window_bytes: u64,
 }
 
 impl Default for SimulatedOptions {
     fn default() -> Self {
         let simt::bench::Options { threads, resident_lanes } = simt::bench::Options::default();
-        Self { threads, resident_lanes }
+        Self { threads, resident_lanes, window_bytes: u64::MAX }
     }
 }
 
@@ -31,6 +33,7 @@ impl Default for SimulatedOptions {
 pub struct SimulatedGpu {
     device: simt::bench::Device,
     threads: usize,
+    window_bytes: u64,
     allocations: Arc<Allocations>,
 }
 
@@ -62,9 +65,32 @@ impl Allocations {
 impl SimulatedGpu {
     /// A simulated GPU; it starts no thread before the first launch.
     pub fn new(options: SimulatedOptions) -> Self {
-        let SimulatedOptions { threads, resident_lanes } = options;
+        let SimulatedOptions { threads, resident_lanes, window_bytes } = options;
         let device = simt::bench::Device::new(simt::bench::Options { threads, resident_lanes });
-        Self { device, threads, allocations: Arc::default() }
+        Self { device, threads, window_bytes, allocations: Arc::default() }
+    }
+
+    /// The device side of a copy.
+    fn device_side(&self, copy: &Copy<'_>) -> Result<Region, GpuError> {
+        let misuse = |why: String| GpuError::Misuse(format!("copy of {} bytes: {why}", copy.bytes));
+        let (offset, bytes) = (copy.device_offset, copy.bytes as u64);
+        let part = copy.device.slice(offset, bytes);
+        let part = part.map_err(|e| misuse(format!("device side: {e}")))?;
+        let host = copy.host.check(copy.host_offset, copy.bytes);
+        host.map_err(|e| misuse(format!("host side: {e}")))?;
+        match part.window {
+            Some(window) => Ok(window),
+            None => self.allocations.find(part.address, bytes),
+        }
+    }
+
+    /// Device memory over a region of its own, with a window where that may be as long.
+    fn memory(&self, region: Region, bytes: u64) -> DeviceMemory {
+        let address = region.address();
+        if bytes <= self.window_bytes {
+            return DeviceMemory { address, bytes, window: Some(region), keeper: None };
+        }
+        DeviceMemory { address, bytes, window: None, keeper: Some(Keeper::new(region)) }
     }
 
     fn allocate(what: &'static str, bytes: u64, kind: MemoryKind) -> Result<Region, GpuError> {
@@ -74,28 +100,23 @@ impl SimulatedGpu {
     }
 }
 
-/// The device side of a copy: its region and offset.
-fn device_side<'a>(copy: &Copy<'a>) -> Result<(&'a Region, usize), GpuError> {
-    let misuse = |why: String| GpuError::Misuse(format!("copy of {} bytes: {why}", copy.bytes));
-    let window = copy.device.window.as_ref();
-    let window = window.ok_or_else(|| misuse("not memory of the simulated GPU".into()))?;
-    let offset = usize::try_from(copy.device_offset).map_err(|e| misuse(e.to_string()))?;
-    window.check(offset, copy.bytes).map_err(|e| misuse(format!("device side: {e}")))?;
-    let host = copy.host.check(copy.host_offset, copy.bytes);
-    host.map_err(|e| misuse(format!("host side: {e}")))?;
-    Ok((window, offset))
-}
-
 impl Gpu for SimulatedGpu {
     fn describe(&self) -> Description {
         let name = format!("simulated ({} threads)", self.threads);
-        Description { name, simulated: true, no_window: None }
+        let off = "the window onto device memory: switched off";
+        let no_window = (self.window_bytes == 0).then(|| off.to_owned());
+        Description { name, simulated: true, no_window }
     }
 
     fn allocate_device(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
         let window = Self::allocate("simulated device memory", bytes, MemoryKind::Window)?;
         self.allocations.add(&window);
-        Ok(DeviceMemory { address: window.address(), bytes, window: Some(window), keeper: None })
+        Ok(self.memory(window, bytes))
+    }
+
+    fn no_window_for(&self, bytes: u64) -> Option<String> {
+        let small = || format!("{bytes} bytes are more than the {} of BAR1", self.window_bytes);
+        self.describe().no_window.or_else(|| (bytes > self.window_bytes).then(small))
     }
 
     fn allocate_host(&self, bytes: u64) -> Result<Region, GpuError> {
@@ -117,18 +138,18 @@ impl Gpu for SimulatedGpu {
     }
 
     fn copy_to_device(&self, copy: Copy<'_>) -> Result<(), GpuError> {
-        let (device, offset) = device_side(&copy)?;
-        device.copy_from(offset, copy.host, copy.host_offset, copy.bytes);
+        let device = self.device_side(&copy)?;
+        device.copy_from(0, copy.host, copy.host_offset, copy.bytes);
         // What a finished copy has written is visible to everything that starts after it.
         mem::fence_payload();
         Ok(())
     }
 
     fn copy_to_host(&self, copy: Copy<'_>) -> Result<(), GpuError> {
-        let (device, offset) = device_side(&copy)?;
+        let device = self.device_side(&copy)?;
         // The copy engine sees all that was written before it was started.
         mem::fence_full();
-        copy.host.copy_from(copy.host_offset, device, offset, copy.bytes);
+        copy.host.copy_from(copy.host_offset, &device, 0, copy.bytes);
         mem::fence_full();
         Ok(())
     }
@@ -138,8 +159,8 @@ impl Gpu for SimulatedGpu {
     }
 
     fn memory_at(&self, address: u64, bytes: u64) -> Result<DeviceMemory, GpuError> {
-        let window = Some(self.allocations.find(address, bytes)?);
-        Ok(DeviceMemory { address, bytes, window, keeper: None })
+        let region = self.allocations.find(address, bytes)?;
+        Ok(self.memory(region, bytes))
     }
 
     fn stream_gate(&self, stream: u64) -> Result<Box<dyn StreamGate>, GpuError> {

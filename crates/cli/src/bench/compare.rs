@@ -168,7 +168,7 @@ impl Comparison {
         let queues = cells.iter().map(|cell| cell.shape.queues).max().unwrap_or(1);
         let data = Data::make(&first.directory, first.data_bytes)?;
         let options = first.path_options(&first.points[0]).source_options();
-        let gpu = paths::open_gpu(args.limits.gpu)?;
+        let gpu = paths::open_gpu(&args.limits)?;
         let drive = SoftwareDrive::open(&options.drive(queues), &data, &gpu)?;
         let progress = Progress::new(cells.len() as u64 * u64::from(args.repeats));
         Ok(Self { drive, gpu, data, args: args.clone(), progress, done: 0 })

@@ -1,13 +1,16 @@
 //! The data that is read and written: made for the run, or given; and what each byte must be.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use abi::bench::BenchEdges;
 use anyhow::{Context, Result, bail, ensure};
+use mem::Region;
 use storage::pattern;
 use tempfile::NamedTempFile;
 
@@ -30,6 +33,8 @@ pub struct Data {
     /// Removes the file at the end, if it was made for the run.
     made: Option<NamedTempFile>,
     content: Content,
+    /// A copy of it, as long as nothing was written.
+    copy: Mutex<Option<Region>>,
     /// Identity, length and time of change when opened; only of a file that was given.
     seen: Option<(u64, u64, i64, i64)>,
 }
@@ -72,6 +77,7 @@ impl Data {
             bytes,
             made: Some(made),
             content,
+            copy: Mutex::default(),
             seen: None,
         })
     }
@@ -86,7 +92,15 @@ impl Data {
         let meta = file.metadata().with_context(named)?;
         let bytes = length(path, &file, &meta)?;
         let seen = Some(identity(&meta));
-        Ok(Self { path: path.to_owned(), file, bytes, made: None, content: Content::Own, seen })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            bytes,
+            made: None,
+            content: Content::Own,
+            copy: Mutex::default(),
+            seen,
+        })
     }
 
     /// Opens a file that was given, to be overwritten with self-describing data of its length.
@@ -101,7 +115,15 @@ impl Data {
         write_pattern(&file, bytes).with_context(named)?;
         let granules = usize::try_from(bytes.div_ceil(GRANULE_BYTES)).context("a huge file")?;
         let content = Content::Pattern(vec![FIRST_GENERATION; granules]);
-        Ok(Self { path: path.to_owned(), file, bytes, made: None, content, seen: None })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            bytes,
+            made: None,
+            content,
+            copy: Mutex::default(),
+            seen: None,
+        })
     }
 
     /// Where it is.
@@ -157,6 +179,32 @@ impl Data {
         pattern::fill(target, offset, u64::from(generation));
     }
 
+    /// A copy of the file in memory of this process, the same one until the file is written.
+    ///
+    /// # Errors
+    /// No memory, and the system's own.
+    pub fn in_memory(&self) -> Result<Region> {
+        let mut copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(region) = &*copy {
+            return Ok(region.clone());
+        }
+        let bytes = usize::try_from(self.bytes)?;
+        let region = Region::map_private(bytes)?;
+        in_parts(bytes, PIECE_BYTES, |at, len| {
+            let mut piece = vec![0; len];
+            self.file.read_exact_at(&mut piece, at as u64)?;
+            region.write_bytes(at, &piece);
+            Ok(())
+        })
+        .with_context(|| format!("copying {} into memory", self.path.display()))?;
+        *copy = Some(region.clone());
+        Ok(region)
+    }
+
+    fn forget_copy(&mut self) {
+        *self.copy.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// How many of the I/Os at these offsets are in the file as they were noted to be written; all
     /// CPUs read.
     ///
@@ -197,6 +245,7 @@ impl Data {
 
     /// Notes that the next generation was written there.
     pub fn note_written(&mut self, offset: u64, bytes: u64) {
+        self.forget_copy();
         let next = self.generation(offset) + 1;
         if let Content::Pattern(generations) = &mut self.content {
             generations[granule(offset)..granule(offset + bytes)].fill(next);
@@ -280,23 +329,43 @@ fn fill_by_generation(generations: &[u32], offset: u64, target: &mut [u8]) {
     }
 }
 
+/// Does `bytes` bytes in parts of at most `part`, on all CPUs: `act(first byte, bytes)`.
+fn in_parts(
+    bytes: usize,
+    part: usize,
+    act: impl Fn(usize, usize) -> std::io::Result<()> + Sync,
+) -> std::io::Result<()> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let work = || -> std::io::Result<()> {
+        loop {
+            let at = next.fetch_add(part, Ordering::Relaxed);
+            if at >= bytes {
+                return Ok(());
+            }
+            if interrupt::asked() {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            act(at, part.min(bytes - at))?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no panic in there"))
+    })
+}
+
 /// Writes `bytes` self-describing bytes of the first generation, and waits until they are clean.
 ///
 /// # Errors
 /// The system's own; `Interrupted` after Ctrl-C.
 pub fn write_pattern(file: &File, bytes: u64) -> std::io::Result<()> {
-    let mut piece = vec![0; PIECE_BYTES];
-    let mut file = file;
-    let mut at = 0;
-    while at < bytes {
-        let len = usize::try_from(bytes - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
-        pattern::fill(&mut piece[..len], at, u64::from(FIRST_GENERATION));
-        file.write_all(&piece[..len])?;
-        at += len as u64;
-        if interrupt::asked() {
-            return Err(ErrorKind::Interrupted.into());
-        }
-    }
+    let length = usize::try_from(bytes).map_err(std::io::Error::other)?;
+    in_parts(length, PIECE_BYTES, |at, len| {
+        let mut piece = vec![0; len];
+        pattern::fill(&mut piece, at as u64, u64::from(FIRST_GENERATION));
+        file.write_all_at(&piece, at as u64)
+    })?;
     // Clean pages: so that what is measured is reading, not the write-back of what was just made.
     file.sync_data()
 }

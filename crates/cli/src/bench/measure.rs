@@ -22,6 +22,8 @@ use crate::report::Row;
 
 /// Timed seconds that a round should take.
 const ROUND_S: f64 = 0.08;
+/// The same where kernels prepare and compare it.
+const DEVICE_ROUND_S: f64 = 0.25;
 /// I/Os of a round that compares nothing, at most.
 const UNCHECKED_MAX: usize = 1 << 20;
 /// A row with faults has at least so many I/Os, however short.
@@ -149,7 +151,11 @@ impl<'a> Measurement<'a> {
         let most = if recycled { UNCHECKED_MAX } else { room };
         let wanted = if self.rate > 0.0 {
             // Nothing to compare: one round may take all the time that is left.
-            let seconds = if recycled { left_s.max(ROUND_S) } else { ROUND_S };
+            let round_s = match self.settings.args.verify {
+                Verify::Device => DEVICE_ROUND_S,
+                _ => ROUND_S,
+            };
+            let seconds = if recycled { left_s.max(round_s) } else { round_s };
             usize::try_from(crate::units::whole(self.rate * seconds)).unwrap_or(most)
         } else if self.settings.args.faults.is_some() {
             // Faults that are counted fall on the first I/Os: they shall all be there.

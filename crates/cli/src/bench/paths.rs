@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use ctrl::TimingModel;
-use gpu::{Choice, Gpu};
+use gpu::{Choice, DeviceMemory, Gpu};
 use sidecore::gpu_queues::Polling;
 use storage::faults::FaultScript;
 
@@ -29,9 +29,17 @@ const LADDER: u32 = 8;
 ///
 /// # Errors
 /// A real one was named and cannot be had.
-pub fn open_gpu(choice: Choice) -> Result<Arc<dyn Gpu>> {
-    let opened =
-        gpu::open(choice, &[kernels::BENCH_RING]).with_context(|| format!("--gpu {choice}"))?;
+pub fn open_gpu(limits: &LimitArgs) -> Result<Arc<dyn Gpu>> {
+    open_choice(limits.gpu, !limits.no_window)
+}
+
+/// As [`open_gpu`], of a choice.
+///
+/// # Errors
+/// As [`open_gpu`].
+pub fn open_choice(choice: Choice, window: bool) -> Result<Arc<dyn Gpu>> {
+    let opened = gpu::open_with(choice, &[kernels::BENCH_RING], window)
+        .with_context(|| format!("--gpu {choice}"))?;
     if let Some(why) = opened.why_simulated {
         eprintln!("no GPU, so one is simulated: {why}");
     }
@@ -76,6 +84,10 @@ pub struct PathOptions {
     pub second_read: bool,
     /// How lanes wait.
     pub wait: WaitMode,
+    /// Lanes a block, where they are fewer than a warp's.
+    pub few_lanes: Option<u32>,
+    /// Device memory to use as the destination; else a path allocates its own.
+    pub device: Option<DeviceMemory>,
     /// Bytes an I/O.
     pub io_bytes: u32,
     /// Bytes of destination.
@@ -252,6 +264,8 @@ pub fn open_ring(
         side_cores: options.side_cores,
         limits: options.limits.clone(),
         drive: source.drive.clone(),
+        device: options.device.clone(),
+        few_lanes: options.few_lanes,
         device_cpu_seconds: source.device_cpu(),
     })?;
     Ok(Counted { runner, source })

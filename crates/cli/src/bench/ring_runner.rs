@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use abi::bench::{BENCH_CHECK_EDGES, BenchArgs, BenchTotals};
 use abi::ring::{BufferView, Id, RingView, SourceView};
 use anyhow::{Context, Result, bail, ensure};
-use gpu::{Gpu, GpuError, Keeper, Kernel, KernelFacts, LaunchShape};
+use gpu::{DeviceMemory, Gpu, GpuError, Keeper, Kernel, KernelFacts, LaunchShape};
 use sidecore::{Engine, ReadRoute, Rights, Ring, RingConfig, RingCounters, WriteRoute};
 use storage::Storage;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -57,8 +57,26 @@ pub struct RingRunnerOptions {
     pub limits: LimitArgs,
     /// What holds the data, for the row.
     pub drive: String,
+    /// Device memory to use as the destination; else it is allocated.
+    pub device: Option<DeviceMemory>,
+    /// Lanes a block, where they are fewer than a warp's.
+    pub few_lanes: Option<u32>,
     /// CPU seconds of the emulated drive so far, where there is one.
     pub device_cpu_seconds: Box<dyn Fn() -> f64>,
+}
+
+impl RingRunnerOptions {
+    fn destination(&self) -> Result<Destination> {
+        let bytes = self.destination_bytes;
+        match &self.device {
+            Some(memory) => Destination::over(&self.gpu, memory.slice(0, bytes as u64)?),
+            None => Destination::device(&self.gpu, bytes),
+        }
+    }
+
+    fn threads_per_block(&self) -> u32 {
+        self.few_lanes.unwrap_or(self.wait.warps(self.warps) * LANES)
+    }
 }
 
 /// An engine, its rings and a kernel.
@@ -77,6 +95,8 @@ pub struct RingRunner {
     bill: Bill,
     read_route: ReadRoute,
     write_route: WriteRoute,
+    /// Why reads do not go through the window, where they were to.
+    reason: Option<String>,
 }
 
 impl RingRunner {
@@ -98,57 +118,37 @@ impl RingRunner {
         let writes = options.op != OpName::Read;
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
         let source = engine.register_source(Arc::clone(&options.storage), rights)?.view();
-        let destination = Destination::device(&options.gpu, options.destination_bytes)?;
+        // The rings' words first: they need little of a small window, and gain most by it.
+        let (mut routes, mut reason) = (routes(options.route), None);
+        let mut rings = attach_rings(&engine, &options, routes)?;
+        let destination = options.destination()?;
         let Destination::Device(device) = &destination else { bail!("the ring needs a GPU") };
+        if let Some(why) = without_window(&options, &device.memory, routes.0)? {
+            (routes.0, reason) = (ReadRoute::Pull, Some(why));
+            rings.clear();
+            rings = attach_rings(&engine, &options, routes)?;
+        }
         let buffer = engine.register_buffer(device.memory.clone(), Rights::READ_WRITE)?.view();
         let ios = options.destination_bytes / options.io_bytes as usize;
         let views_bytes = options.rings as usize * size_of::<RingView>();
-        let work = KernelWork::new(&options.gpu, views_bytes, size_of::<BenchTotals>(), ios)?;
-        let (read_route, write_route) = routes(options.route);
-        let mut runner = Self {
-            rings: Vec::new(),
+        let mut work = KernelWork::new(&options.gpu, views_bytes, size_of::<BenchTotals>(), ios)?;
+        let views: Vec<RingView> = rings.iter().map(Ring::view).collect();
+        work.write_views(views.as_bytes())?;
+        Ok(Self {
+            rings,
             engine,
             reach,
+            reason,
             destination,
             work,
             source,
             buffer,
             kernel,
             bill: Bill::default(),
-            read_route,
-            write_route,
+            read_route: routes.0,
+            write_route: routes.1,
             options,
-        };
-        runner.attach_rings()?;
-        Ok(runner)
-    }
-
-    fn attach_rings(&mut self) -> Result<()> {
-        let o = &self.options;
-        let records = o.sms * o.warps * LANES * o.batch;
-        let config = RingConfig {
-            depth: o.depth,
-            records,
-            staging_stride: o.io_bytes,
-            read_route: self.read_route,
-            write_route: self.write_route,
-            limit: o.limit,
-            storage_depth: records.min(o.storage_depth),
-            ..RingConfig::default()
-        };
-        let mut views = Vec::new();
-        for _ in 0..o.rings {
-            let ring = self.engine.create_ring(config.clone()).with_context(|| {
-                format!(
-                    "a ring of {records} records with {} bytes of staging each (see --sms, \
-                     --warps, --batch, --io-size, --pinned-max)",
-                    o.io_bytes
-                )
-            })?;
-            views.push(ring.view());
-            self.rings.push(ring);
-        }
-        self.work.write_views(views.as_bytes())
+        })
     }
 
     /// The part of the destination that a round uses, as a buffer of its own where it is not all.
@@ -184,11 +184,8 @@ impl RingRunner {
     /// Launches the kernel and waits for its end; the seconds that it took.
     fn launch(&mut self, round: &Round, parts: Parts) -> Result<f64> {
         let o = &self.options;
-        let shape = LaunchShape {
-            blocks: o.sms,
-            threads_per_block: o.wait.warps(o.warps) * LANES,
-            shared_bytes: 0,
-        };
+        let threads_per_block = o.threads_per_block();
+        let shape = LaunchShape { blocks: o.sms, threads_per_block, shared_bytes: 0 };
         let buffer = self.buffer_of(round)?;
         let arguments = self.arguments(round, parts, buffer);
         let limit = kernel_work::bound(o.limit, round.plan.len(), self.in_flight_max());
@@ -217,7 +214,7 @@ impl RingRunner {
     }
 
     fn lanes(&self) -> u32 {
-        self.options.sms * self.options.warps * LANES
+        self.options.sms * self.options.threads_per_block()
     }
 
     fn ring_counters(&self) -> RingCounters {
@@ -255,10 +252,53 @@ fn start_engine(options: &RingRunnerOptions) -> Result<Engine> {
     Ok(builder.start()?)
 }
 
+/// Why reads are pulled, where nobody said how they go and there is no window to their destination.
+fn without_window(
+    options: &RingRunnerOptions,
+    memory: &DeviceMemory,
+    route: ReadRoute,
+) -> Result<Option<String>> {
+    if route != ReadRoute::Window || memory.window.is_some() {
+        return Ok(None);
+    }
+    let why = options.gpu.no_window_for(memory.bytes).unwrap_or_else(|| "unknown".to_owned());
+    ensure!(options.route != RouteName::Window, "--route window: {why}");
+    Ok(Some(why))
+}
+
 /// Registers what the source lends, so that lanes can load it: only route `pull` has them do so.
 fn reach(options: &RingRunnerOptions) -> Option<Result<Keeper, GpuError>> {
     let lent = options.storage.lent().filter(|_| options.route == RouteName::Pull)?;
     Some(options.gpu.register_host(&lent))
+}
+
+/// Makes the rings, served from now on.
+fn attach_rings(
+    engine: &Engine,
+    o: &RingRunnerOptions,
+    (read_route, write_route): (ReadRoute, WriteRoute),
+) -> Result<Vec<Ring>> {
+    let records = o.sms * o.warps * LANES * o.batch;
+    let config = RingConfig {
+        depth: o.depth,
+        records,
+        staging_stride: o.io_bytes,
+        read_route,
+        write_route,
+        limit: o.limit,
+        storage_depth: records.min(o.storage_depth),
+        ..RingConfig::default()
+    };
+    let one = |_| {
+        engine.create_ring(config.clone()).with_context(|| {
+            format!(
+                "a ring of {records} records with {} bytes of staging each (see --sms, --warps, \
+                 --batch, --io-size, --pinned-max)",
+                o.io_bytes
+            )
+        })
+    };
+    (0..o.rings).map(one).collect()
 }
 
 fn routes(route: RouteName) -> (ReadRoute, WriteRoute) {
@@ -326,6 +366,9 @@ impl Runner for RingRunner {
         let mut explain = o.storage.explain();
         if let Some(complaint) = complaints.first() {
             explain = format!("{explain}; {complaint}");
+        }
+        if let Some(reason) = &self.reason {
+            explain.push_str(&format!("; pull, since there is no window: {reason}"));
         }
         match &self.reach {
             Some(Ok(_)) => explain.push_str("; registered: lanes load it themselves"),

@@ -199,7 +199,14 @@ impl Destination {
     /// # Errors
     /// No memory.
     pub fn device(gpu: &Arc<dyn Gpu>, bytes: usize) -> Result<Self> {
-        let memory = gpu.allocate_device(bytes as u64)?;
+        Self::over(gpu, gpu.allocate_device(bytes as u64)?)
+    }
+
+    /// Device memory that is there.
+    ///
+    /// # Errors
+    /// No memory to see it through.
+    pub fn over(gpu: &Arc<dyn Gpu>, memory: DeviceMemory) -> Result<Self> {
         let mirror = gpu.allocate_host(PIECE_BYTES as u64)?;
         Ok(Self::Device(DeviceDestination { memory, gpu: Arc::clone(gpu), mirror }))
     }

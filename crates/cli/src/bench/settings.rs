@@ -145,6 +145,8 @@ impl Settings {
             queue_memory: queue_memory(point.path, args.sq, args.cq),
             second_read: args.second_read,
             wait: args.wait,
+            few_lanes: args.lanes,
+            device: None,
             io_bytes: point.io_bytes,
             destination_bytes: self.destination_bytes(point),
             limit: self.limit,
@@ -400,7 +402,8 @@ fn lanes_shape(args: &BenchArgs, io_bytes: u32, queues: u32, sms: u32) -> (u32, 
         u64::from(sms) * u64::from(warps) * 32 * lane_bytes <= RING_STAGING_BYTES
     };
     let wanted_sms = if sms > 0 { sms } else { SMS };
-    let mut shape = (wanted_sms, args.warps.unwrap_or(WARPS));
+    let warps = if args.lanes.is_some() { 1 } else { WARPS };
+    let mut shape = (wanted_sms, args.warps.unwrap_or(warps));
     while args.warps.is_none() && shape.1 > 1 && !fits(shape.0, shape.1) {
         shape.1 /= 2;
     }

@@ -23,8 +23,6 @@ use crate::bench::uring::UringStorage;
 const SQE_BYTES: u64 = 64;
 /// Bytes of an NVMe command. Source: NVMe Base Specification 2.0c, 3.3.3.1.
 const COMMAND_BYTES: u64 = 64;
-/// Bytes of a file that are copied into memory at once.
-const COPY_BYTES: usize = 1 << 20;
 
 /// Which source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,14 +137,7 @@ impl Source {
     /// A copy of the file in memory.
     fn memory(data: &Data, writes: bool) -> Result<Self> {
         ensure!(!writes, "--drive memory is only read; for writes use --drive mapped");
-        let bytes = usize::try_from(data.bytes())?;
-        let region = Region::map_private(bytes)?;
-        let mut piece = vec![0; COPY_BYTES];
-        for at in (0..bytes).step_by(COPY_BYTES) {
-            let piece = &mut piece[..COPY_BYTES.min(bytes - at)];
-            data.expected(at as u64, piece)?;
-            region.write_bytes(at, piece);
-        }
+        let region = data.in_memory()?;
         let storage = Arc::new(MemoryStorage::over(region).with_lending());
         Ok(Self::plain(storage, "memory: a copy of the file", 0))
     }

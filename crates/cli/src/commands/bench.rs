@@ -29,7 +29,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
     let mut settings = Settings::new(args)?;
     let reports = check_reports(&settings.args)?;
     let started = Instant::now();
-    let gpu = paths::open_gpu(settings.args.limits.gpu)?;
+    let gpu = paths::open_gpu(&settings.args.limits)?;
     if let (true, Some(_)) = (settings.args.path.is_empty(), gpu.describe().no_window) {
         eprintln!("left out: bam and copilot, whose drive stores payload through the window");
         settings.points.retain(|point| !point.path.has_lane_queues());

@@ -186,7 +186,7 @@ impl<'a> Bench<'a> {
     fn open(args: &'a CopollArgs, settings: &Settings) -> Result<Self> {
         let data = Data::make(&settings.directory, settings.data_bytes)?;
         let options = settings.path_options(&settings.points[0]);
-        let gpu = paths::open_gpu(args.limits.gpu)?;
+        let gpu = paths::open_gpu(&args.limits)?;
         let how = options.source_options().drive(args.queues);
         let drive = SoftwareDrive::open(&how, &data, &gpu)?;
         let order = Order::new(data.bytes() / args.io_size, true, args.seed);

@@ -48,7 +48,7 @@ struct Idle {
 /// No side core, no memory, a path that broke.
 pub fn run(args: &IdleArgs) -> Result<ExitCode> {
     ensure!(!args.duration.is_zero(), "--duration must be longer than nothing");
-    let gpu = paths::open_gpu(args.limits.gpu)?;
+    let gpu = paths::open_gpu(&args.limits)?;
     let data = Data::make(&std::env::temp_dir(), DATA_BYTES)?;
     let mut runner = paths::open_ring(&options(args), &data, &gpu, None)?;
     let what = runner.describe();
@@ -113,6 +113,8 @@ fn options(args: &IdleArgs) -> PathOptions {
         queue_memory: queue_memory(PathName::Ring, None, None),
         second_read: false,
         wait: crate::args::WaitMode::Word,
+        few_lanes: None,
+        device: None,
         io_bytes: IO_BYTES,
         destination_bytes: IO_BYTES as usize,
         limit: Duration::from_secs(1),

@@ -80,7 +80,7 @@ fn by_path(args: &LoadArgs, path: PathName) -> Result<ExitCode> {
     let data = Data::open(&args.file)?;
     let ios = data.bytes().div_ceil(args.io_size);
     let faults = args.faults.as_deref().map(|text| faults::parse(text, ios)).transpose()?;
-    let gpu = paths::open_gpu(args.limits.gpu)?;
+    let gpu = paths::open_gpu(&args.limits)?;
     let options = options(args, path, faults, &data)?;
     let mut runner = paths::open(&options, &data, &gpu, None)
         .with_context(|| format!("loading {} by path {}", args.file.display(), path.name()))?;
@@ -139,6 +139,8 @@ fn options(
         queue_memory: queue_memory(path, None, None),
         second_read: false,
         wait: WaitMode::Word,
+        few_lanes: None,
+        device: None,
         io_bytes,
         destination_bytes: usize::try_from(room).context("the file is larger than memory")?,
         limit: std::time::Duration::from_millis(u64::from(args.limit_ms)),

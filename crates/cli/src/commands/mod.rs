@@ -10,6 +10,7 @@ mod load_bulk;
 pub mod placement;
 pub mod save;
 pub mod selftest;
+pub mod suite;
 pub mod sweep;
 pub mod tune;
 pub mod window;

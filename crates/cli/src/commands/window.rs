@@ -9,6 +9,7 @@
 //! | `zero-copy-load` | the GPU's threads load from pinned host memory |
 //! | `zero-copy-store` | the GPU's threads store to pinned host memory |
 //! | `copy-to-device`, `copy-to-host` | the copy engine |
+//! | `gpu-clock` | the smallest step of the clock by which kernels time I/Os |
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,8 @@ const THREADS: [u32; 5] = [1, 2, 4, 8, 12];
 /// Blocks of 1,024 threads.
 const BLOCKS: [u32; 6] = [1, 4, 8, 16, 32, 64];
 
+/// Readings of the clock.
+const CLOCK_READINGS: u64 = 10_000;
 /// Blocks between two fences of a side core that has much to do.
 const FENCE_EVERY: u64 = 128;
 
@@ -66,7 +69,7 @@ const WAYS: [Way; 4] = [
 
 /// One ceiling.
 #[derive(Debug, Serialize)]
-struct Ceiling {
+pub struct Ceiling {
     gpu: String,
     what: &'static str,
     /// CPU threads, or GPU blocks.
@@ -74,6 +77,9 @@ struct Ceiling {
     bytes: u64,
     seconds: f64,
     bytes_per_s: f64,
+    /// Of a clock: its smallest step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step_ns: Option<u64>,
 }
 
 /// Runs it.
@@ -81,19 +87,32 @@ struct Ceiling {
 /// # Errors
 /// No memory, a GPU that refuses.
 pub fn run(args: &WindowArgs) -> Result<ExitCode> {
-    let gpu = paths::open_gpu(args.limits.gpu)?;
+    let gpu = paths::open_gpu(&args.limits)?;
+    measure(&*gpu, args, &mut |ceiling| ceiling.show(args.json))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures, and shows each figure as it comes.
+///
+/// # Errors
+/// As [`run`], and those of `show`.
+pub fn measure(
+    gpu: &dyn Gpu,
+    args: &WindowArgs,
+    show: &mut dyn FnMut(&Ceiling) -> Result<()>,
+) -> Result<()> {
     let bytes = usize::try_from(args.size).context("--size")? / BLOCK * BLOCK;
     ensure!(bytes >= BLOCK, "--size must be at least one block of {BLOCK} bytes");
     let device = gpu.allocate_device(bytes as u64)?;
     let host = gpu.allocate_host(bytes as u64)?;
     host.fill(0, bytes, 0xa5);
-    let bench = Bench { gpu: &*gpu, device: &device, host: &host, bytes, limit: args.duration };
+    let bench = Bench { gpu, device: &device, host: &host, bytes, limit: args.duration };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let source = Region::map_private(bytes)?;
     source.fill(0, bytes, 0x5a);
     for n in THREADS.into_iter().filter(|n| *n as usize <= cpus) {
         for way in WAYS.into_iter().filter(|way| args.wants(way.what)) {
-            bench.window(n, way, &source)?.show(args.json)?;
+            show(&bench.window(n, way, &source)?)?;
         }
     }
     drop(source);
@@ -103,19 +122,24 @@ pub fn run(args: &WindowArgs) -> Result<ExitCode> {
     ];
     for n in BLOCKS {
         for (what, to, from) in kernels.into_iter().filter(|(what, ..)| args.wants(what)) {
-            bench.kernel(what, n, to, from)?.show(args.json)?;
+            show(&bench.kernel(what, n, to, from)?)?;
         }
     }
     for what in ["copy-to-device", "copy-to-host"].into_iter().filter(|what| args.wants(what)) {
-        bench.engine(what)?.show(args.json)?;
+        show(&bench.engine(what)?)?;
     }
-    Ok(ExitCode::SUCCESS)
+    if args.wants("gpu-clock") {
+        show(&bench.clock()?)?;
+    }
+    Ok(())
 }
 
 impl Ceiling {
     fn show(&self, json: bool) -> Result<()> {
         let text = if json {
             serde_json::to_string(self)?
+        } else if let Some(step_ns) = self.step_ns {
+            format!("{:18} {:3}  {step_ns:5} ns", self.what, self.n)
         } else {
             format!("{:18} {:3}  {:8.2} GB/s", self.what, self.n, self.bytes_per_s * 1e-9)
         };
@@ -134,7 +158,8 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn ceiling(&self, what: &'static str, n: u32, bytes: u64, seconds: f64) -> Ceiling {
         let gpu = self.gpu.describe().name;
-        Ceiling { gpu, what, n, bytes, seconds, bytes_per_s: bytes as f64 / seconds }
+        let bytes_per_s = bytes as f64 / seconds;
+        Ceiling { gpu, what, n, bytes, seconds, bytes_per_s, step_ns: None }
     }
 
     fn window(&self, threads: u32, way: Way, source: &Region) -> Result<Ceiling> {
@@ -209,6 +234,23 @@ impl Bench<'_> {
             moved += self.bytes as u64;
         }
         Ok(self.ceiling(what, blocks, moved, start.elapsed().as_secs_f64()))
+    }
+
+    /// The smallest step of the GPU's clock.
+    fn clock(&self) -> Result<Ceiling> {
+        let words = self.gpu.allocate_device(8)?;
+        let arguments = [words.address, CLOCK_READINGS];
+        let shape = LaunchShape { blocks: 1, threads_per_block: 1, shared_bytes: 0 };
+        let start = Instant::now();
+        let mut launch = self.gpu.launch(&kernels::CLOCK, shape, arguments.as_bytes())?;
+        launch.wait(Duration::from_secs(60)).context("the clock's kernel does not end")??;
+        let host = self.gpu.allocate_host(8)?;
+        let copy =
+            gpu::Copy { host: &host, host_offset: 0, device: &words, device_offset: 0, bytes: 8 };
+        self.gpu.copy_to_host(copy)?;
+        let step = host.u64_at(0).load(Ordering::Relaxed);
+        let ceiling = self.ceiling("gpu-clock", 1, 0, start.elapsed().as_secs_f64());
+        Ok(Ceiling { step_ns: Some(step), ..ceiling })
     }
 
     fn engine(&self, what: &'static str) -> Result<Ceiling> {
