@@ -5,12 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use abi::ring::{OP_READ, Request, RequestEntry};
+use abi::ring::{DETAIL_LENT, OP_READ, Request, RequestEntry};
 use abi::status;
 use gpu::{SimulatedGpu, SimulatedOptions};
-use sidecore::{Buffer, Engine, Rights, Ring, RingConfig, Source, Stepped};
+use sidecore::{
+    Buffer, Engine, Hooks, Moment, ReadRoute, Rights, Ring, RingConfig, Source, Stepped,
+};
 use storage::{
-    Completion, Counters, Geometry, QueueOptions, Rejected, Storage, StorageError, StorageQueue,
+    Completion, Counters, Geometry, MemoryStorage, QueueOptions, Rejected, Storage, StorageError,
+    StorageQueue,
 };
 use testkit::pattern;
 use testkit::submitter::Submitter;
@@ -222,4 +225,100 @@ fn a_second_completion_does_not_end_the_next_use_of_its_record() {
     world.step(1);
     assert_eq!(world.status(2), Some(status::SUCCESS));
     world.check(2, 6);
+}
+
+/// What is to be done at a side core's next look at its rings.
+type Task = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// A lane names a buffer as soon as it is registered, which may be while a side core is in a step that
+/// began with the tables of before.
+#[test]
+fn what_is_registered_during_a_step_is_not_refused_in_it() {
+    let task = Task::default();
+    let taken = Arc::clone(&task);
+    let hooks = Hooks::new(move |at| {
+        let act = match at {
+            Moment::BeforeFetch => taken.lock().expect("no panic with it").take(),
+            _ => None,
+        };
+        if let Some(act) = act {
+            act();
+        }
+    });
+    let gpu = Arc::new(SimulatedGpu::new(SimulatedOptions::default()));
+    let stepped = Engine::builder(gpu).side_cores(1).hooks(hooks).start_stepped();
+    let Stepped { engine, mut side_cores, .. } = stepped.expect("an engine");
+    let engine = Arc::new(engine);
+    let memory = MemoryStorage::new(BLOCK as usize).expect("memory");
+    let source = engine.register_source(Arc::new(memory), Rights::READ).expect("a source");
+    let ring = engine.create_ring(RingConfig { depth: 4, records: 4, ..RingConfig::default() });
+    let ring = ring.expect("a ring");
+    side_cores[0].step(MS);
+    let submitter = Arc::new(Mutex::new(Submitter::new(&ring)));
+    let (later, lanes) = (Arc::clone(&engine), Arc::clone(&submitter));
+    *task.lock().expect("no panic with it") = Some(Box::new(move || {
+        let device = later.gpu().allocate_device(u64::from(BLOCK)).expect("device memory");
+        let buffer = later.register_buffer(device, Rights::READ).expect("a buffer");
+        let request = Request {
+            opcode: OP_READ,
+            source: source.id(),
+            source_offset: 0,
+            buffer: buffer.id(),
+            buffer_offset: 0,
+            length: BLOCK,
+            record: 0,
+            record_turn: 0,
+            limit_ms: 0,
+        };
+        lanes.lock().expect("no panic with it").submit(request).expect("room");
+    }));
+    for step in 2..6 {
+        side_cores[0].step(step * MS);
+    }
+    let end = submitter.lock().expect("no panic with it").completion(0).expect("an end");
+    assert_eq!(end.status(), status::SUCCESS);
+}
+
+/// Pulled reads stay where lanes can load them themselves; else they are in staging.
+#[test]
+fn a_pulled_read_stays_in_memory_that_lanes_reach() {
+    for lends in [true, false] {
+        let gpu = Arc::new(SimulatedGpu::new(SimulatedOptions::default()));
+        let stepped = Engine::builder(gpu).side_cores(1).start_stepped();
+        let Stepped { engine, mut side_cores, .. } = stepped.expect("an engine");
+        let mut memory = MemoryStorage::new(4 * BLOCK as usize).expect("memory");
+        let bytes = memory.region().clone();
+        pattern::fill_region(&bytes, 0, 4 * BLOCK as usize, 0, 1);
+        if lends {
+            memory = memory.with_lending();
+        }
+        let source = engine.register_source(Arc::new(memory), Rights::READ).expect("a source");
+        let address = if lends { bytes.address() } else { 0 };
+        assert_eq!(source.view().address, address);
+        let device = engine.gpu().allocate_device(u64::from(BLOCK)).expect("device memory");
+        let buffer = engine.register_buffer(device, Rights::READ).expect("a buffer");
+        let read_route = ReadRoute::Pull;
+        let config = RingConfig { depth: 4, records: 4, read_route, ..RingConfig::default() };
+        let ring = engine.create_ring(config).expect("a ring");
+        let mut submitter = Submitter::new(&ring);
+        let request = Request {
+            opcode: OP_READ,
+            source: source.id(),
+            source_offset: u64::from(2 * BLOCK),
+            buffer: buffer.id(),
+            buffer_offset: 0,
+            length: BLOCK,
+            record: 1,
+            record_turn: 0,
+            limit_ms: 0,
+        };
+        submitter.submit(request).expect("room");
+        side_cores[0].step(MS);
+        let end = submitter.completion(1).expect("an end");
+        let told = if lends { DETAIL_LENT } else { 0 };
+        assert_eq!((end.status(), end.detail()), (status::SUCCESS, BLOCK | told));
+        let (staging, at) = (&submitter.memory().staging, submitter.staging_at(1));
+        let there = pattern::check_region(staging, at, BLOCK as usize, u64::from(2 * BLOCK), 1);
+        assert_eq!(there.is_ok(), !lends, "{there:?}");
+    }
 }

@@ -77,6 +77,8 @@ pub struct Case {
     pub batch: u32,
     pub alone: bool,
     pub plan: Vec<Io>,
+    /// Whether reads may be served out of the storage's memory: lanes that pull load it themselves.
+    pub lends: bool,
     /// For side cores that panic or stall: after so many of their chances.
     pub after: u32,
 }
@@ -121,6 +123,8 @@ impl Case {
             batch,
             alone: rng.chance(64),
             plan: Vec::new(),
+            // Behind a fault script nothing is lent.
+            lends: (seed / 3).is_multiple_of(2),
             after: u32::try_from(rng.below(40)).expect("small"),
         };
         case.plan = case.draw_plan(&mut rng);

@@ -76,7 +76,10 @@ impl World {
         let stepped = builder.stall(STALL).start_stepped().expect("an engine");
         let Stepped { engine, side_cores, supervisor } = stepped;
         let bytes = (IOS * IO_BYTES) as usize;
-        let memory = MemoryStorage::new(bytes).expect("memory");
+        let mut memory = MemoryStorage::new(bytes).expect("memory");
+        if case.lends {
+            memory = memory.with_lending();
+        }
         pattern::fill_region(memory.region(), 0, bytes, 0, 1);
         let now_ns = Arc::new(AtomicU64::new(0));
         let mut storage: Arc<dyn Storage> = Arc::new(memory.clone());
@@ -190,6 +193,9 @@ impl World {
         simulation.register("staging", &memory.staging);
         simulation.register("control", &memory.device);
         simulation.register("buffer", &self.window);
+        if self.case.lends {
+            simulation.register("source", self.memory.region());
+        }
         let offset = self.now_ns.load(Ordering::Relaxed);
         self.add_agents(&mut simulation, offset);
         simulation
