@@ -13,8 +13,8 @@ use crate::units::{parse_bytes, parse_duration};
 
 pub use bulk::{BulkBenchArgs, EngineArgs, PeerSpec, SaveArgs, TuneArgs, Work};
 pub use forms::{
-    CompareArgs, CopollArgs, Key, Override, PlacementArgs, Setting, ShapeArgs, SweepArgs,
-    published_memory,
+    CompareArgs, CopollArgs, Key, Override, PlacementArgs, Setting, ShapeArgs, SuiteArgs,
+    SweepArgs, published_memory,
 };
 
 /// Brings bytes from storage into GPU memory, and says what it cost.
@@ -511,34 +511,6 @@ pub struct IdleArgs {
     #[arg(long)]
     pub json: bool,
     /// Limits that hold for all commands.
-    #[command(flatten)]
-    pub limits: LimitArgs,
-}
-
-/// Options of `bench suite`.
-#[derive(Args, Debug, Clone)]
-pub struct SuiteArgs {
-    /// The rows, one a line: a name, then options of `bench` (or `window` and options of that).
-    pub rows: PathBuf,
-    /// Only rows whose names begin so, comma separated [default: all].
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub only: Vec<String>,
-    /// Repeats: all rows once, then all rows again.
-    #[arg(long, value_parser = count, default_value = "5")]
-    pub repeats: u32,
-    /// Timed part of a row that names no --duration.
-    #[arg(long, value_parser = parse_duration, default_value = "3s")]
-    pub duration: Duration,
-    /// Begin no row after so long; what is missing then is said.
-    #[arg(long, value_parser = parse_duration)]
-    pub limit: Option<Duration>,
-    /// Size of the data file that is made.
-    #[arg(long, value_parser = parse_bytes, default_value = "4G")]
-    pub size: u64,
-    /// Where to make it [default: the system's directory for temporary files].
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Limits that hold for all commands, here for all rows.
     #[command(flatten)]
     pub limits: LimitArgs,
 }

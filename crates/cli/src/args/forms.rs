@@ -1,4 +1,4 @@
-//! Options of the special forms of `bench` that compare GPU-driven queues.
+//! Options of the special forms of `bench` that compare GPU-driven queues, and of its suite of rows.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -266,4 +266,32 @@ pub fn published_memory(path: PathName) -> (QueueMemory, QueueMemory) {
         PathName::Copilot => (QueueMemory::Host, QueueMemory::Host),
         _ => (QueueMemory::Device, QueueMemory::Device),
     }
+}
+
+/// Options of `bench suite`.
+#[derive(Args, Debug, Clone)]
+pub struct SuiteArgs {
+    /// The rows, one a line: a name, then options of `bench` (or `window` and options of that).
+    pub rows: PathBuf,
+    /// Only rows whose names begin so, comma separated [default: all].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Repeats: all rows once, then all rows again.
+    #[arg(long, value_parser = count, default_value = "5")]
+    pub repeats: u32,
+    /// Timed part of a row that names no --duration.
+    #[arg(long, value_parser = parse_duration, default_value = "3s")]
+    pub duration: Duration,
+    /// Begin no row after so long; what is missing then is said.
+    #[arg(long, value_parser = parse_duration)]
+    pub limit: Option<Duration>,
+    /// Size of the data file that is made.
+    #[arg(long, value_parser = parse_bytes, default_value = "4G")]
+    pub size: u64,
+    /// Where to make it [default: the system's directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Limits that hold for all commands, here for all rows.
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }

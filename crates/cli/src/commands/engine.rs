@@ -28,7 +28,8 @@ pub fn open_gpu(host: bool, limits: &LimitArgs) -> Result<Option<Arc<dyn Gpu>>> 
     if host {
         return Ok(None);
     }
-    let opened = gpu::open_with(limits.gpu, &[], !limits.no_window).with_context(|| format!("--gpu {}", limits.gpu))?;
+    let opened = gpu::open_with(limits.gpu, &[], !limits.no_window)
+        .with_context(|| format!("--gpu {}", limits.gpu))?;
     if let Some(why) = opened.why_simulated {
         eprintln!("no GPU, so one is simulated: {why}");
     }
