@@ -24,7 +24,9 @@
 //! ([`Driver::lend_queue`]): the driver makes, deletes and aborts, and touches no entry.
 //!
 //! What this crate does not do: interrupts, scatter-gather lists, metadata, namespace management,
-//! power management, several controllers as one.
+//! power management, several controllers as one. It asks for no asynchronous event: no Asynchronous
+//! Event Request is ever sent, so a controller keeps its events to itself (what of them would matter
+//! here, a failed controller, is seen in `CSTS` and in commands that do not end).
 #![forbid(unsafe_code)]
 
 mod admin;
