@@ -148,7 +148,7 @@ class Model:
     def next_generation(self) -> None:
         self.generation += 1
         fd = os.open(self.path, os.O_RDWR)
-        for n, (name, offset) in enumerate(self.offsets.items()):
+        for n, offset in enumerate(self.offsets.values()):
             word = self.generation * 1_000_003 + n
             os.pwrite(fd, word.to_bytes(8, "little"), offset)
         os.close(fd)
@@ -234,14 +234,21 @@ def raw_reads(bench: Bench, model: Model, roof: float | None, kvikio) -> None:
     bench.rows.append({"row": "read", "results": results})
     bench.judge("8 GiB, 8 threads, of the ceiling", rate(results, "sidecore 8"), roof, 0.90)
     bench.judge("8 GiB, 12 threads, of the ceiling", rate(results, "sidecore 12"), roof, 0.93)
-    top = max((n for n in results if n.startswith("kvikio")), default=None,
-              key=lambda n: results[n]["rate"])
+    top = max(
+        (n for n in results if n.startswith("kvikio")),
+        default=None,
+        key=lambda n: results[n]["rate"],
+    )
     least = 1.1 if str(model.path).startswith("/dev/shm") else 1.05
-    bench.judge("8 GiB, against KvikIO's best", best(results, "sidecore"), rate(results, top or ""),
-                least)
+    bench.judge(
+        "8 GiB, against KvikIO's best", best(results, "sidecore"), rate(results, top or ""), least
+    )
     if top:
-        bench.at_most("CPU seconds of ours (8 threads), of KvikIO's at its best",
-                      results["sidecore 8"]["cpu"] / results[top]["cpu"], 0.6)
+        bench.at_most(
+            "CPU seconds of ours (8 threads), of KvikIO's at its best",
+            results["sidecore 8"]["cpu"] / results[top]["cpu"],
+            0.6,
+        )
 
 
 def loads(bench: Bench, model: Model, safetensors, fast) -> None:
@@ -283,10 +290,18 @@ def loads(bench: Bench, model: Model, safetensors, fast) -> None:
         contestants["fastsafetensors"] = faster
     results = timed_inside(bench, "load_safetensors", model.nbytes, contestants, 3)
     shm = str(model.path).startswith("/dev/shm")
-    bench.judge("load_safetensors against load_file", rate(results, "sidecore"),
-                rate(results, "safetensors"), 10 if shm else 8)
-    bench.judge("load_safetensors against fastsafetensors", rate(results, "sidecore"),
-                rate(results, "fastsafetensors"), 1.8)
+    bench.judge(
+        "load_safetensors against load_file",
+        rate(results, "sidecore"),
+        rate(results, "safetensors"),
+        10 if shm else 8,
+    )
+    bench.judge(
+        "load_safetensors against fastsafetensors",
+        rate(results, "sidecore"),
+        rate(results, "fastsafetensors"),
+        1.8,
+    )
 
 
 def timed_inside(bench: Bench, row: str, nbytes: int, contestants: dict, slow: int) -> dict:
@@ -312,10 +327,15 @@ def timed_inside(bench: Bench, row: str, nbytes: int, contestants: dict, slow: i
     results = {}
     for name, run in contestants.items():
         seconds = run.seconds[1:] or run.seconds  # the first one warms up
-        results[name] = {"rate": nbytes / statistics.median(seconds), "seconds": run.seconds,
-                         "cpu_seconds_with_checks": statistics.median(cpu[name])}
-        print(f"  {row:18} {name:18} {results[name]['rate'] / 1e9:8.2f} GB/s"
-              f"  {', '.join(f'{s:.3f}' for s in run.seconds)}")
+        results[name] = {
+            "rate": nbytes / statistics.median(seconds),
+            "seconds": run.seconds,
+            "cpu_seconds_with_checks": statistics.median(cpu[name]),
+        }
+        print(
+            f"  {row:18} {name:18} {results[name]['rate'] / 1e9:8.2f} GB/s"
+            f"  {', '.join(f'{s:.3f}' for s in run.seconds)}"
+        )
     bench.rows.append({"row": row, "results": results})
     return results
 
@@ -339,8 +359,12 @@ device = free - torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else p
 hwm = int(status()[status().index("VmHWM:") + 1]) << 10
 print(payload, device, hwm - before, sidecore.stats()["pinned_bytes_max"])
 """
-    done = subprocess.run([sys.executable, "-c", code, str(model.path), DEVICE],
-                          capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(model.path), DEVICE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     try:
         payload, device, growth, pinned = map(int, done.stdout.split())
     except ValueError:
@@ -381,8 +405,12 @@ def checkpoints(bench: Bench, model: Model, folder: Path) -> None:
         theirs.seconds.append(time.perf_counter() - begin)
         verified(loaded)
 
-    results = timed_inside(bench, "torch_load", model.nbytes, {"sidecore": ours, "torch": theirs}, 1)
-    bench.judge("torch_load against torch.load", rate(results, "sidecore"), rate(results, "torch"), 10)
+    results = timed_inside(
+        bench, "torch_load", model.nbytes, {"sidecore": ours, "torch": theirs}, 1
+    )
+    bench.judge(
+        "torch_load against torch.load", rate(results, "sidecore"), rate(results, "torch"), 10
+    )
     path.unlink()
 
     def save_ours(turn, **options):
@@ -412,7 +440,9 @@ def checkpoints(bench: Bench, model: Model, folder: Path) -> None:
 
     contestants = {"sidecore": with_sums, "sidecore, no sums": without, "torch": save_theirs}
     results = timed_inside(bench, "torch_save", model.nbytes, contestants, 1)
-    bench.judge("torch_save against torch.save", rate(results, "sidecore"), rate(results, "torch"), 3)
+    bench.judge(
+        "torch_save against torch.save", rate(results, "sidecore"), rate(results, "torch"), 3
+    )
 
 
 def weights_only() -> dict:
@@ -535,8 +565,12 @@ def small_files(bench: Bench, folder: Path, kvikio) -> None:
         contestants["kvikio"] = theirs
     results = bench.measure("files of 16 KiB", count, contestants, 3)
     peers = [rate(results, n) for n in results if n != "sidecore"]
-    bench.judge("files against the best peer's loop", rate(results, "sidecore"),
-                max((p for p in peers if p), default=None), 5)
+    bench.judge(
+        "files against the best peer's loop",
+        rate(results, "sidecore"),
+        max((p for p in peers if p), default=None),
+        5,
+    )
     for path in paths:
         path.unlink()
     place.rmdir()
@@ -581,8 +615,12 @@ def writes(bench: Bench, folder: Path) -> None:
 
     plain(0)
     results = bench.measure("writes", nbytes, {"sidecore": ours, "write(), pinned": plain}, 5)
-    bench.judge("device to page cache, of write() from pinned memory", rate(results, "sidecore"),
-                rate(results, "write(), pinned"), 0.8)
+    bench.judge(
+        "device to page cache, of write() from pinned memory",
+        rate(results, "sidecore"),
+        rate(results, "write(), pinned"),
+        0.8,
+    )
     sidecore.configure()
     os.close(fd)
     path.unlink()
@@ -604,7 +642,10 @@ def streams(bench: Bench, model: Model) -> None:
     targets = [torch.zeros(size, dtype=torch.uint8, device=DEVICE) for _ in range(64)]
     pool = [torch.cuda.Stream() for _ in range(8)]
     file.read(targets[0])
-    for kernel in (lambda: targets[0].sum(dtype=torch.int64), lambda: (targets[0] == expected).all()):
+    for kernel in (
+        lambda: targets[0].sum(dtype=torch.int64),
+        lambda: (targets[0] == expected).all(),
+    ):
         kernel()  # loaded now: loading one waits for every stream
     targets[0].zero_()
     torch.cuda.synchronize()
@@ -669,8 +710,9 @@ def main() -> int:
         model = Model(folder / "model.safetensors", int(options.gib * (1 << 30)))
         print(f"{model.nbytes / 1e9:.2f} GB made after {time.perf_counter() - bench.began:.1f} s")
         parts = {
-            "load": lambda: loads(bench, model, importable("safetensors.torch"),
-                                  importable("fastsafetensors")),
+            "load": lambda: loads(
+                bench, model, importable("safetensors.torch"), importable("fastsafetensors")
+            ),
             "streams": lambda: streams(bench, model),
             "checkpoint": lambda: checkpoints(bench, model, folder),
             "rows": lambda: rows(bench, model, kvikio),
@@ -693,9 +735,15 @@ def main() -> int:
 
         shutil.rmtree(folder, ignore_errors=True)
         gpu = torch.cuda.get_device_name(0) if GPU else "none"
-        record = {"gpu": gpu, "torch": torch.__version__, "sidecore": sidecore.__version__,
-                  "folder": options.folder, "cpus": os.cpu_count(), "rows": bench.rows,
-                  "stats": sidecore.stats()}
+        record = {
+            "gpu": gpu,
+            "torch": torch.__version__,
+            "sidecore": sidecore.__version__,
+            "folder": options.folder,
+            "cpus": os.cpu_count(),
+            "rows": bench.rows,
+            "stats": sidecore.stats(),
+        }
         Path(options.out).write_text(json.dumps(record, indent=1) + "\n")
     verdicts = [row["verdict"] for row in bench.rows if "verdict" in row]
     print({verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))})

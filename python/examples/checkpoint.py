@@ -1,6 +1,6 @@
 """Training with checkpoints: saved by sidecore, restored by sidecore, and read by plain torch.
 
-    python python/examples/checkpoint.py [DEVICE]
+python python/examples/checkpoint.py [DEVICE]
 """
 
 import subprocess

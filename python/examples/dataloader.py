@@ -1,6 +1,6 @@
 """A data loader over many small files: a batch is one call, and the next one is read meanwhile.
 
-    python python/examples/dataloader.py [DEVICE]
+python python/examples/dataloader.py [DEVICE]
 """
 
 import sys

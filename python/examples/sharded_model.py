@@ -1,6 +1,6 @@
 """A sharded model: made here, saved in three files with an index, loaded by one call, used.
 
-    python python/examples/sharded_model.py [DEVICE]
+python python/examples/sharded_model.py [DEVICE]
 """
 
 import json
@@ -57,7 +57,9 @@ def main() -> None:
     else:
         got = forward(loaded, x)
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-5), "the model computes something else"
-    print(f"{len(loaded)} tensors of {type(first).__module__}, output {got.sum():.4f} as it was made")
+    print(
+        f"{len(loaded)} tensors of {type(first).__module__}, output {got.sum():.4f} as it was made"
+    )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ Taken are torch tensors, whatever has ``__cuda_array_interface__``, ``__array_in
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import _driver, _dtypes, _sidecore
 from ._dtypes import DType
@@ -31,7 +32,7 @@ class Memory(NamedTuple):
     owner: object
 
 
-def memory(array: object, write: bool = False, settled: bool = False) -> Memory:
+def memory(array: Any, write: bool = False, settled: bool = False) -> Memory:
     """Where ``array`` lies; on a GPU, after what its producer still does to it.
 
     Parameters
@@ -51,7 +52,7 @@ def memory(array: object, write: bool = False, settled: bool = False) -> Memory:
     return found
 
 
-def _memory(array: object, settled: bool) -> Memory:
+def _memory(array: Any, settled: bool) -> Memory:
     if isinstance(array, Tensor):
         return Memory(
             array.address, array.nbytes, array.device, array.shape, array.dtype, False, array
@@ -68,14 +69,14 @@ def _memory(array: object, settled: bool) -> Memory:
     return _of_buffer(array)
 
 
-def is_torch(array: object) -> bool:
+def is_torch(array: Any) -> bool:
     """Whether it is a torch tensor or of a class made from it; imports nothing."""
     return any(
         kind.__module__ == "torch" and kind.__name__ == "Tensor" for kind in type(array).__mro__
     )
 
 
-def _of_torch(tensor, settled: bool) -> Memory:
+def _of_torch(tensor: Any, settled: bool) -> Memory:
     import torch
 
     if tensor.layout != torch.strided:
@@ -96,7 +97,7 @@ def _of_torch(tensor, settled: bool) -> Memory:
     return Memory(tensor.data_ptr(), nbytes, device, tuple(tensor.shape), dtype, False, tensor)
 
 
-def _of_cuda_interface(array: object, interface: dict, settled: bool) -> Memory:
+def _of_cuda_interface(array: Any, interface: dict, settled: bool) -> Memory:
     dtype, shape, nbytes = _described(array, interface)
     stream = interface.get("stream")
     if settled:
@@ -112,7 +113,7 @@ def _of_cuda_interface(array: object, interface: dict, settled: bool) -> Memory:
     return Memory(address, nbytes, device, shape, dtype, bool(read_only), array)
 
 
-def _of_array_interface(array: object) -> Memory:
+def _of_array_interface(array: Any) -> Memory:
     if type(array).__module__ == "numpy" and hasattr(array, "ctypes"):
         # NumPy's own arrays say more about their types than the interface can.
         if array.ndim and not array.flags.c_contiguous:
@@ -129,16 +130,16 @@ def _of_array_interface(array: object) -> Memory:
     return Memory(address, nbytes, None, shape, dtype, bool(read_only), array)
 
 
-def _described(array: object, interface: dict) -> tuple[DType, tuple[int, ...], int]:
+def _described(array: Any, interface: dict) -> tuple[DType, tuple[int, ...], int]:
     dtype = _dtypes.of_interface(interface["typestr"])
-    shape = tuple(int(n) for n in interface["shape"])
+    shape: tuple[int, ...] = tuple(int(n) for n in interface["shape"])
     strides = interface.get("strides")
     if strides is not None and prod(shape) and not _packed(shape, strides, dtype.bytes):
         raise _gaps(array, "array.copy(order='C')")
     return dtype, shape, prod(shape) * dtype.bytes
 
 
-def _packed(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> bool:
+def _packed(shape: tuple[int, ...], strides: Sequence[int], item: int) -> bool:
     expected = item
     for length, stride in zip(reversed(shape), reversed(strides), strict=True):
         if length != 1 and stride != expected:
@@ -147,7 +148,7 @@ def _packed(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> bool
     return True
 
 
-def _of_dlpack(array: object) -> Memory:
+def _of_dlpack(array: Any) -> Memory:
     kind, index = array.__dlpack_device__()
     if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
         raise UnsupportedError(f"Memory of DLPack's device kind {kind}", "Move it to host or GPU")
@@ -169,7 +170,7 @@ def _of_dlpack(array: object) -> Memory:
     return Memory(taken.address, nbytes, device, shape, dtype, taken.read_only, (taken, array))
 
 
-def _gaps(array: object, remedy: str) -> UnsupportedError:
+def _gaps(array: Any, remedy: str) -> UnsupportedError:
     return UnsupportedError(
         f"The {type(array).__name__} has gaps between its elements, or another order than C",
         f"Hand over {remedy}",
@@ -194,7 +195,7 @@ class _PyBuffer(ctypes.Structure):
     ]
 
 
-def _of_buffer(array: object) -> Memory:
+def _of_buffer(array: Any) -> Memory:
     buffer = _PyBuffer()
     try:
         # The view keeps the exporter from moving the memory, and ends without code of Python's: a

@@ -8,9 +8,8 @@ lie, many at a time, straight to where the tensors shall be.
 from __future__ import annotations
 
 import os
-import struct
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -84,7 +83,7 @@ def torch_load(
                 "Load it by torch.load and save it again",
             )
         records = archive.below(f"{prefix}/data/")
-        engine = _engine.engine(where.index, path)
+        engine = _engine.engine(where.gpu, path)
         handle = engine.open(path, "r")
         placed = _place(records, kind, where, shared)
         requests = [
@@ -93,7 +92,7 @@ def torch_load(
                 records[key].offset,
                 place.block.address + place.offset,
                 place.nbytes,
-                where.index,
+                where.gpu,
                 place.block.owner,
             )
             for key, place in placed.items()
@@ -132,7 +131,7 @@ class _Builder(_pickle.Builder):
         self, path: str, kind: Framework, where: Device, placed: dict[str, _Placed]
     ) -> None:
         self.path = path
-        self.kind = kind
+        self.kind: Any = kind
         self.where = where
         self.placed = placed
 
@@ -249,7 +248,7 @@ class _Builder(_pickle.Builder):
         return complex(real, imaginary)
 
 
-_CALLS = {
+_CALLS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _Builder.tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _Builder.tensor_of,
     ("torch._utils", "_rebuild_parameter"): _Builder.parameter,
@@ -277,9 +276,7 @@ def _strided(kind, storage, dtype, offset, size, stride, where) -> Any:
     start = placed.offset + offset * dtype.bytes
     if prod(size) == 0 or _in_order(size, stride):
         return kind.tensor(placed.block, start, dtype, size, where)
-    whole = kind.tensor(
-        placed.block, placed.offset, dtype, (storage.nbytes // dtype.bytes,), where
-    )
+    whole = kind.tensor(placed.block, placed.offset, dtype, (storage.nbytes // dtype.bytes,), where)
     if kind.name == "torch":
         base = whole.storage_offset()
         return kind.torch.as_strided(whole, size, stride, base + offset)
@@ -405,11 +402,8 @@ class _Collected:
         end, device = -1, None
         for identity, kept in order:
             last = self.parts[-1] if self.parts else None
-            overlaps = (
-                last is not None and last.nbytes and kept.nbytes
-                and kept.device == device and kept.first < end
-            )
-            if not overlaps:
+            used = last is not None and last.nbytes and kept.nbytes
+            if last is None or not (used and kept.device == device and kept.first < end):
                 self.parts.append(_Part(kept.first, kept.nbytes, kept.device, kept.dtype, []))
                 end, device = kept.first + kept.nbytes, kept.device
             elif last.dtype != kept.dtype or (kept.first - last.first) % kept.dtype.bytes:
@@ -433,17 +427,17 @@ class _Collected:
         if kept.parameter:
             writer.named("torch._utils", "_rebuild_parameter")
             writer.raw(b"(")
-        by_type = kept.dtype.storage is None
-        name = "_rebuild_tensor_v3" if by_type else "_rebuild_tensor_v2"
+        storage, named = kept.dtype.storage, kept.dtype.torch or ""
+        name = "_rebuild_tensor_v2" if storage else "_rebuild_tensor_v3"
         writer.named("torch._utils", name)
         writer.raw(b"((")
         writer.text("storage")
-        if by_type:
+        if storage:
+            writer.named("torch", storage)
+            count = part.nbytes // kept.dtype.bytes
+        else:
             writer.named("torch.storage", "UntypedStorage")
             count = part.nbytes
-        else:
-            writer.named("torch", kept.dtype.storage)
-            count = part.nbytes // kept.dtype.bytes
         writer.text(str(number))
         writer.text("cpu" if kept.device is None else f"cuda:{kept.device}")
         writer.number(count)
@@ -454,8 +448,8 @@ class _Collected:
         writer.raw(b"\x88" if kept.requires_grad and not kept.parameter else b"\x89")
         writer.named("collections", "OrderedDict")
         writer.raw(b")R")
-        if by_type:
-            writer.named("torch", kept.dtype.torch)
+        if not storage:
+            writer.named("torch", named)
         writer.raw(b"tR")
         if kept.parameter:
             writer.raw(b"\x88" if kept.requires_grad else b"\x89")

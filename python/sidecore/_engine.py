@@ -125,7 +125,9 @@ def allocate(nbytes: int, device: int | None) -> Any:
         return engine(device).raw.allocate(nbytes)
     except MemoryError as error:
         where = "the host" if device is None else f"GPU {device}"
-        raise ExhaustedError(f"No room for {nbytes} bytes on {where}: {error}", "Free some") from None
+        raise ExhaustedError(
+            f"No room for {nbytes} bytes on {where}: {error}", "Free some"
+        ) from None
 
 
 def stats() -> dict[str, Any]:

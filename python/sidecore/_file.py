@@ -96,7 +96,7 @@ class File:
                 self._handles[device] = found
             return found
 
-    def _engine(self, device: int | None) -> Any:
+    def _raw(self, device: int | None) -> Any:
         return _engine.engine(device, self.path).raw
 
     def __enter__(self) -> File:
@@ -147,11 +147,11 @@ class File:
 
     def _run(self, buf, size, file_offset, write) -> int:
         request = self._request(buf, size, file_offset, 0, write)
-        return self._engine(request.device).run(_engine.raw(request), write)
+        return self._raw(request.device).run(_engine.raw(request), write)
 
     def _submit(self, buf, size, file_offset, write, dev_offset=0) -> IOFuture:
         request = self._request(buf, size, file_offset, dev_offset, write)
-        pending = self._engine(request.device).submit(_engine.raw(request), write)
+        pending = self._raw(request.device).submit(_engine.raw(request), write)
         return IOFuture(pending)
 
     def read(self, buf: Any, size: int | None = None, file_offset: int = 0) -> int:
@@ -198,7 +198,7 @@ class File:
         if found.device is None:
             raise MisuseError("The order of a stream is for memory on its GPU", "Use pread, pwrite")
         request = self._request(found, size, file_offset, dev_offset, write)
-        pending = self._engine(found.device).submit_on_stream(
+        pending = self._raw(found.device).submit_on_stream(
             _engine.raw(request), write, _stream(stream)
         )
         return IOFutureStream(pending)
@@ -246,7 +246,7 @@ class File:
         if buf is None:
             return self._open(None).explain()
         request = self._request(buf, size, file_offset, 0, False)
-        return self._engine(request.device).explain(_engine.raw(request), False)
+        return self._raw(request.device).explain(_engine.raw(request), False)
 
 
 def _stream(stream: Any) -> int:
@@ -291,9 +291,7 @@ def read_rows(
     """
     if not isinstance(file, File):
         with File(file) as opened:
-            return read_rows(
-                opened, indices, row_bytes, out, device=device, framework=framework
-            )
+            return read_rows(opened, indices, row_bytes, out, device=device, framework=framework)
     if not isinstance(row_bytes, int) or row_bytes <= 0:
         raise MisuseError(f"Rows of {row_bytes!r} bytes", "Name a positive number")
     address, count, owner = _indices(indices)
@@ -302,7 +300,7 @@ def read_rows(
         where = _frameworks.device(device)
         kind = _frameworks.framework(framework, where)
         block = kind.allocate(nbytes, where)
-        place, index, keeper = block.address, where.index, block.owner
+        place, index, keeper = block.address, where.gpu, block.owner
         out = kind.tensor(block, 0, _frameworks.DTYPES["U8"], (count, row_bytes), where)
     else:
         found = _arrays.memory(out, write=True)
@@ -314,7 +312,7 @@ def read_rows(
         place, index, keeper = found.address, found.device, found.owner
     if count:
         handle = file._open(index)
-        file._engine(index).read_rows(
+        file._raw(index).read_rows(
             handle, (address, count, owner), row_bytes, (place, nbytes, index is not None, keeper)
         )
     return out
@@ -372,10 +370,10 @@ def read_files(
         asked.append((path, size, end))
         end += size + -size % _frameworks.ALIGNMENT
     block = kind.allocate(end, where)
-    target = (block.address, end, where.index is not None, block.owner)
+    target = (block.address, end, where.gpu is not None, block.owner)
     wanted = [one for one in asked if one[1]]
     if wanted:
         with progress_for("load", sum(size for _, size, _ in asked), progress) as bar:
-            _engine.engine(where.index, wanted[0][0]).raw.read_paths(wanted, target, bar)
+            _engine.engine(where.gpu, wanted[0][0]).raw.read_paths(wanted, target, bar)
     byte = _frameworks.DTYPES["U8"]
     return [kind.tensor(block, at, byte, (size,), where) for _, size, at in asked]

@@ -28,10 +28,10 @@ class Device(NamedTuple):
     """Where tensors shall be."""
 
     #: The GPU's index; ``None`` is the host.
-    index: int | None
+    gpu: int | None
 
     def __str__(self) -> str:
-        return "cpu" if self.index is None else f"cuda:{self.index}"
+        return "cpu" if self.gpu is None else f"cuda:{self.gpu}"
 
 
 def device(wanted: Any) -> Device:
@@ -96,7 +96,7 @@ class Torch(Framework):
 
     def allocate(self, nbytes: int, where: Device) -> Block:
         torch = self.torch
-        if where.index is not None and not torch.cuda.is_available():
+        if where.gpu is not None and not torch.cuda.is_available():
             raise DeviceError(
                 f"{where}: this torch ({torch.__version__}) finds no CUDA GPU",
                 'Install a torch built for CUDA and NVIDIA\'s driver, or load with device="cpu"',
@@ -105,9 +105,9 @@ class Torch(Framework):
             owner = torch.empty(nbytes, dtype=torch.uint8, device=str(where))
         except RuntimeError as error:
             raise _no_room(nbytes, where, error) from error
-        if where.index is not None:
+        if where.gpu is not None:
             # The allocator may hand out memory that work in its stream still uses.
-            torch.cuda.current_stream(where.index).synchronize()
+            torch.cuda.current_stream(where.gpu).synchronize()
         return Block(owner.data_ptr(), nbytes, owner)
 
     def tensor(self, block, offset, dtype, shape, where):
@@ -147,7 +147,7 @@ class Numpy(Framework):
         self.kind(dtype)
 
     def allocate(self, nbytes: int, where: Device) -> Block:
-        if where.index is not None:
+        if where.gpu is not None:
             raise MisuseError(
                 f"NumPy's arrays cannot be on {where}",
                 'Load with framework="torch", "cupy", "jax" or "sidecore", or with device="cpu"',
@@ -171,11 +171,11 @@ class Own(Framework):
     name = "sidecore"
 
     def allocate(self, nbytes: int, where: Device) -> Block:
-        owner = _engine.allocate(max(nbytes, 1), where.index)
+        owner = _engine.allocate(max(nbytes, 1), where.gpu)
         return Block(owner.address, nbytes, owner)
 
     def tensor(self, block, offset, dtype, shape, where):
-        return Tensor(block.address + offset, tuple(shape), dtype, where.index, block.owner)
+        return Tensor(block.address + offset, tuple(shape), dtype, where.gpu, block.owner)
 
 
 class Cupy(Framework):
@@ -192,16 +192,18 @@ class Cupy(Framework):
             raise _no_counterpart("CuPy", dtype, "Load with another framework") from error
 
     def allocate(self, nbytes: int, where: Device) -> Block:
-        if where.index is None:
+        if where.gpu is None:
             raise MisuseError("CuPy's arrays cannot be on the host", 'Load with device="cuda"')
         try:
-            with self.cupy.cuda.Device(where.index):
+            with self.cupy.cuda.Device(where.gpu):
                 owner = self.cupy.empty(max(nbytes, 1), dtype=self.cupy.uint8)
                 self.cupy.cuda.get_current_stream().synchronize()
         except self.cupy.cuda.memory.OutOfMemoryError as error:
             raise _no_room(nbytes, where, error) from error
         except self.cupy.cuda.runtime.CUDARuntimeError as error:
-            raise DeviceError(f"{where}: CuPy finds no such GPU: {error}", "See nvidia-smi") from error
+            raise DeviceError(
+                f"{where}: CuPy finds no such GPU: {error}", "See nvidia-smi"
+            ) from error
         return Block(owner.data.ptr, nbytes, owner)
 
     def tensor(self, block, offset, dtype, shape, where):
@@ -245,7 +247,7 @@ class Jax(Own):
 
 def _no_room(nbytes: int, where: Device, error: BaseException) -> Exception:
     text = str(error).strip().splitlines()[0] if str(error).strip() else "out of memory"
-    if "out of memory" not in str(error).lower() and where.index is not None:
+    if "out of memory" not in str(error).lower() and where.gpu is not None:
         return DeviceError(f"{where}: {text}", "See nvidia-smi for the GPUs there are")
     return ExhaustedError(
         f"No room for {nbytes} bytes on {where}: {text}",
@@ -253,24 +255,24 @@ def _no_room(nbytes: int, where: Device, error: BaseException) -> Exception:
     )
 
 
-_KINDS = {kind.name: kind for kind in (Torch, Numpy, Own, Cupy, Jax)}
+_KINDS: dict[str, type[Framework]] = {kind.name: kind for kind in (Torch, Numpy, Own, Cupy, Jax)}
 
 
 def framework(wanted: str | None, where: Device) -> Framework:
     """The framework of that name; without one, torch where it can be imported, else NumPy on the
     host and CuPy on a GPU, else this package's own tensors."""
     if wanted is not None:
-        kind = _KINDS.get({"pt": "torch", "np": "numpy"}.get(wanted, wanted))
-        if kind is None:
+        named = _KINDS.get({"pt": "torch", "np": "numpy"}.get(wanted, wanted))
+        if named is None:
             names = ", ".join(_KINDS)
             raise MisuseError(f"No framework is called {wanted!r}", f"Name one of {names}")
         try:
-            return kind()
+            return named()
         except ImportError as error:
             raise UnsupportedError(
                 f"{wanted} cannot be imported: {error}", f"Install it (pip install {wanted})"
             ) from error
-    order = [Torch, Numpy] if where.index is None else [Torch, Cupy]
+    order: list[type[Framework]] = [Torch, Numpy] if where.gpu is None else [Torch, Cupy]
     for kind in order:
         try:
             return kind()

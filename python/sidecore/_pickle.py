@@ -61,7 +61,9 @@ def load(data: bytes, builder: Builder) -> Any:
     except (IndexError, struct.error) as error:
         raise FormatError("The pickle ends too early, or its stack is empty", _AGAIN) from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FormatError(f"The pickle is damaged at byte {reader.at}: {error!r}", _AGAIN) from error
+        raise FormatError(
+            f"The pickle is damaged at byte {reader.at}: {error!r}", _AGAIN
+        ) from error
 
 
 _AGAIN = "Get the file from its source again"
@@ -154,7 +156,7 @@ class _Reader:
         for key, value in state.items():
             if key != "_metadata":
                 raise FormatError(f"The pickle sets an attribute {key!r} of a dict", _AGAIN)
-            target._metadata = value
+            target._metadata = value  # type: ignore[attr-defined]
 
     def append(self) -> None:
         value = self.stack.pop()
@@ -378,9 +380,13 @@ class Writer:
             self.object(value)
         self.raw(end)
 
-    def dict(self, value: dict) -> None:
+    def mapping(self, value: dict) -> None:
         self.raw(b"}")
         self.pairs(value)
+
+    def list_of(self, value: list) -> None:
+        self.raw(b"]")
+        self.items(value, b"e")
 
     def ordered(self, value: OrderedDict) -> None:
         self.named("collections", "OrderedDict")
@@ -408,9 +414,9 @@ class Writer:
 
 
 _CONTAINERS: dict[type, Callable[[Writer, Any], None]] = {
-    dict: Writer.dict,
+    dict: Writer.mapping,
     OrderedDict: Writer.ordered,
-    list: lambda w, value: (w.raw(b"]"), w.items(value, b"e")) and None,
+    list: Writer.list_of,
     tuple: lambda w, value: w.items(value, b"t"),
     set: Writer.set,
     frozenset: Writer.set,

@@ -30,7 +30,7 @@ def explain(
     Nothing is moved and nothing is allocated.
     """
     where = _frameworks.device(device)
-    raw = _engine.engine(where.index, file).raw
+    raw = _engine.engine(where.gpu, file).raw
     handle = raw.open(os.fspath(file), "r")
     size = handle.bytes() - offset if nbytes is None else nbytes
     return raw.explain_size(handle, offset, max(size, 0))

@@ -90,7 +90,7 @@ def load_safetensors(
     for shard in shards:
         for entry in shard.entries:
             kind.check(_frameworks.sub_byte(entry.dtype, entry.shape)[0])
-    engine = _engine.engine(where.index, shards[0].path)
+    engine = _engine.engine(where.gpu, shards[0].path)
     with progress_for("load", sum(e.nbytes for s in shards for e in s.entries), progress) as bar:
         tensors: dict[str, Any] = {}
         requests: list[_engine.Request] = []
@@ -226,7 +226,7 @@ def _place_shared(
         if nbytes:
             requests.append(
                 _engine.Request(
-                    handle, file_offset, block.address + offset, nbytes, where.index, block.owner
+                    handle, file_offset, block.address + offset, nbytes, where.gpu, block.owner
                 )
             )
     return [(e, block, offset) for e, offset in zip(shard.entries, offsets, strict=True)]
@@ -242,7 +242,7 @@ def _place_apart(
         if entry.nbytes:
             requests.append(
                 _engine.Request(
-                    handle, entry.offset, block.address, entry.nbytes, where.index, block.owner
+                    handle, entry.offset, block.address, entry.nbytes, where.gpu, block.owner
                 )
             )
         placed.append((entry, block, 0))
@@ -281,17 +281,18 @@ def save_safetensors(
             raise UnsupportedError(
                 f"Tensor {name!r}: the format has no type for it", "Convert it to another type"
             )
-        parts.append((name, found))
-    parts.sort(key=lambda part: (-part[1].dtype.order, part[0]))
-    header, offset = {}, 0
+        parts.append((name, found, found.dtype))
+    parts.sort(key=lambda part: (-part[2].order, part[0]))
+    header: dict[str, Any] = {}
+    offset = 0
     if metadata is not None:
         for key, value in metadata.items():
             if not (isinstance(key, str) and isinstance(value, str)):
                 raise MisuseError("Metadata is a mapping of texts to texts", "Use json.dumps")
         header["__metadata__"] = dict(metadata)
-    for name, found in parts:
+    for name, found, dtype in parts:
         header[name] = {
-            "dtype": found.dtype.name,
+            "dtype": dtype.name,
             "shape": list(found.shape),
             "data_offsets": [offset, offset + found.nbytes],
         }
@@ -301,7 +302,7 @@ def save_safetensors(
     head = len(text).to_bytes(8, "little") + text
     pieces, at = [(0, head)], len(head)
     payload = []
-    for _, found in parts:
+    for _, found, _ in parts:
         if found.nbytes:
             payload.append((at, found))
         at += found.nbytes

@@ -67,9 +67,7 @@ class Archive:
             )
         self.prefix = names[0].partition("/")[0]
         if f"{self.prefix}/constants.pkl" in self.zip.NameToInfo:
-            raise FormatError(
-                f"{self.path} is a TorchScript archive", "Load it by torch.jit.load"
-            )
+            raise FormatError(f"{self.path} is a TorchScript archive", "Load it by torch.jit.load")
 
     def __enter__(self) -> Archive:
         return self
@@ -191,9 +189,7 @@ class Layout:
         size = min(planned.nbytes, _WORD_MAX)
         version = 45 if planned.nbytes >= _WORD_MAX else 20
         lengths = (len(planned.name), len(planned.extra))
-        head = _LOCAL.pack(
-            _LOCAL_MAGIC, version, _FLAGS, 0, 0, _DATE, crc, size, size, *lengths
-        )
+        head = _LOCAL.pack(_LOCAL_MAGIC, version, _FLAGS, 0, 0, _DATE, crc, size, size, *lengths)
         return head + planned.name + planned.extra
 
     @staticmethod
@@ -208,8 +204,23 @@ class Layout:
         extra = struct.pack("<HH", 1, len(large)) + large if large else b""
         version = 45 if large else 20
         head = _CENTRAL.pack(
-            _CENTRAL_MAGIC, version, version, _FLAGS, 0, 0, _DATE, crc, size, size,
-            len(planned.name), len(extra), 0, 0, 0, 0, at,
+            _CENTRAL_MAGIC,
+            version,
+            version,
+            _FLAGS,
+            0,
+            0,
+            _DATE,
+            crc,
+            size,
+            size,
+            len(planned.name),
+            len(extra),
+            0,
+            0,
+            0,
+            0,
+            at,
         )
         return head + planned.name + extra
 
@@ -217,9 +228,7 @@ class Layout:
         count = len(self.planned)
         tail = b""
         if self.end + directory >= _WORD_MAX or count >= 0xFFFF:
-            end64 = _END64.pack(
-                0x06064B50, 44, 45, 45, 0, 0, count, count, directory, self.end
-            )
+            end64 = _END64.pack(0x06064B50, 44, 45, 45, 0, 0, count, count, directory, self.end)
             tail = end64 + _LOCATOR64.pack(0x07064B50, 0, self.end + directory, 1)
         few = min(count, 0xFFFF)
         size, at = min(directory, _WORD_MAX), min(self.end, _WORD_MAX)

@@ -8,18 +8,33 @@ from collections import OrderedDict
 from inspect import signature
 
 import pytest
-from conftest import as_bytes, run_python, stamped
 
 import sidecore
+from conftest import as_bytes, run_python, stamped
 
 torch = pytest.importorskip("torch")
 
 TYPES = [
     name
-    for name in (
-        "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128 "
-        "uint16 uint32 uint64 float8_e4m3fn float8_e5m2"
-    ).split()
+    for name in [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    ]
     if hasattr(torch, name)
 ]
 
@@ -122,13 +137,18 @@ def test_a_module_and_its_optimizer_come_back(tmp_path):
 
 
 def test_parameters_stay_parameters(tmp_path):
-    state = {"p": torch.nn.Parameter(torch.arange(4.0)),
-             "f": torch.nn.Parameter(torch.arange(3.0), requires_grad=False),
-             "g": torch.arange(2.0).requires_grad_(True)}
+    state = {
+        "p": torch.nn.Parameter(torch.arange(4.0)),
+        "f": torch.nn.Parameter(torch.arange(3.0), requires_grad=False),
+        "g": torch.arange(2.0).requires_grad_(True),
+    }
     torch.save(state, tmp_path / "theirs")
     sidecore.torch_save(state, tmp_path / "ours")
-    for loaded in (sidecore.torch_load(tmp_path / "theirs"), torch.load(tmp_path / "ours"),
-                   sidecore.torch_load(tmp_path / "ours")):
+    for loaded in (
+        sidecore.torch_load(tmp_path / "theirs"),
+        torch.load(tmp_path / "ours"),
+        sidecore.torch_load(tmp_path / "ours"),
+    ):
         same(state, loaded)
 
 
@@ -137,8 +157,11 @@ def test_views_keep_their_strides_and_their_company(tmp_path):
     state = {"base": base, "column": base[:, 1], "transposed": base.t(), "part": base[2:]}
     sidecore.torch_save(state, tmp_path / "ours")
     torch.save(state, tmp_path / "theirs")
-    for loaded in (torch.load(tmp_path / "ours"), sidecore.torch_load(tmp_path / "ours"),
-                   sidecore.torch_load(tmp_path / "theirs")):
+    for loaded in (
+        torch.load(tmp_path / "ours"),
+        sidecore.torch_load(tmp_path / "ours"),
+        sidecore.torch_load(tmp_path / "theirs"),
+    ):
         for name, value in state.items():
             assert torch.equal(loaded[name], value) and loaded[name].stride() == value.stride()
         loaded["base"][3, 1] = -1.0
@@ -162,8 +185,9 @@ def test_types_that_share_memory_are_refused(tmp_path):
 
 
 def test_the_archive_is_sound_for_everybody(tmp_path):
-    sidecore.torch_save({"a": tensor("float32", (100_000,), 1), "b": tensor("int8", (7,), 2)},
-                        tmp_path / "a.pt")
+    sidecore.torch_save(
+        {"a": tensor("float32", (100_000,), 1), "b": tensor("int8", (7,), 2)}, tmp_path / "a.pt"
+    )
     with zipfile.ZipFile(tmp_path / "a.pt") as archive:
         assert archive.testzip() is None  # every CRC-32 is right
         names = archive.namelist()
@@ -186,8 +210,9 @@ def test_without_sums_torch_still_loads_it(tmp_path):
 def test_arrays_are_saved_as_tensors(tmp_path):
     np = pytest.importorskip("numpy")
     sidecore.torch_save({"a": np.arange(6.0).reshape(2, 3)}, tmp_path / "a.pt")
-    assert torch.equal(torch.load(tmp_path / "a.pt")["a"],
-                       torch.arange(6.0, dtype=torch.float64).reshape(2, 3))
+    assert torch.equal(
+        torch.load(tmp_path / "a.pt")["a"], torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+    )
 
 
 def test_it_loads_without_torch(tmp_path):

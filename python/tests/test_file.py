@@ -9,9 +9,9 @@ import threading
 import time
 
 import pytest
-from conftest import run_python, stamped
 
 import sidecore
+from conftest import run_python, stamped
 
 MIB = 1 << 20
 
@@ -25,8 +25,12 @@ def file(tmp_path):
 
 def test_reads_into_all_kinds_of_host_memory(file):
     whole = file.read_bytes()
-    targets = [bytearray(5000), memoryview(bytearray(5000)), array.array("B", bytes(5000)),
-               (ctypes.c_ubyte * 5000)()]
+    targets = [
+        bytearray(5000),
+        memoryview(bytearray(5000)),
+        array.array("B", bytes(5000)),
+        (ctypes.c_ubyte * 5000)(),
+    ]
     try:
         import numpy as np
 
@@ -105,9 +109,7 @@ def test_a_thousand_futures_at_once(file):
     whole = file.read_bytes()
     targets = [bytearray(4096) for _ in range(1000)]
     with sidecore.File(file) as opened:
-        futures = [
-            opened.pread(target, file_offset=n * 4096) for n, target in enumerate(targets)
-        ]
+        futures = [opened.pread(target, file_offset=n * 4096) for n, target in enumerate(targets)]
         assert [future.get() for future in futures] == [4096] * 1000
         assert all(future.done() for future in futures)
     assert b"".join(targets) == whole[: 4096 * 1000]
@@ -232,7 +234,10 @@ def test_rows_of_a_wrong_shape_are_refused(file):
     np = pytest.importorskip("numpy")
     with pytest.raises(sidecore.MisuseError, match="type"):
         sidecore.read_rows(file, np.array([0], np.float64), ROW)
-    assert sidecore.read_rows(file, np.array([], np.int64), ROW, framework="numpy").shape == (0, ROW)
+    assert sidecore.read_rows(file, np.array([], np.int64), ROW, framework="numpy").shape == (
+        0,
+        ROW,
+    )
 
 
 def test_many_files_at_once(tmp_path, framework):

@@ -6,10 +6,10 @@ import os
 import threading
 
 import pytest
-from conftest import as_bytes, run_python, stamped, write_safetensors
-from test_safetensors import every_dtype, knows, type_of
 
 import sidecore
+from conftest import as_bytes, run_python, stamped, write_safetensors
+from test_safetensors import every_dtype, knows, type_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -51,9 +51,13 @@ def test_every_type_arrives(tmp_path, on_gpu, shared):
 
 def test_jax_takes_them(tmp_path):
     jax = pytest.importorskip("jax")
-    tensors = {"f": ("F32", (3, 5), stamped(60, 1)), "b": ("BF16", (4,), stamped(8, 2)),
-               "i": ("I32", (2, 2), stamped(16, 3)), "e": ("F8_E4M3", (16,), stamped(16, 4)),
-               "t": ("BOOL", (3,), b"\1\0\1")}
+    tensors = {
+        "f": ("F32", (3, 5), stamped(60, 1)),
+        "b": ("BF16", (4,), stamped(8, 2)),
+        "i": ("I32", (2, 2), stamped(16, 3)),
+        "e": ("F8_E4M3", (16,), stamped(16, 4)),
+        "t": ("BOOL", (3,), b"\1\0\1"),
+    }
     write_safetensors(tmp_path / "a", tensors)
     loaded = sidecore.load_safetensors(tmp_path / "a", "cuda", "jax")
     import numpy as np
@@ -68,7 +72,9 @@ def test_another_stream_sees_every_byte_of_every_generation(tmp_path):
     words = 128 * 1024
     data = {n: stamped(words * 8, n) for n in range(count)}
     write_safetensors(path, {str(n): ("I64", (words,), d) for n, d in data.items()})
-    sums = {n: int(torch.frombuffer(bytearray(d), dtype=torch.int64).sum()) for n, d in data.items()}
+    sums = {
+        n: int(torch.frombuffer(bytearray(d), dtype=torch.int64).sum()) for n, d in data.items()
+    }
     first = {n: int.from_bytes(d[:8], "little", signed=True) for n, d in data.items()}
     head = os.path.getsize(path) - count * words * 8
     stream, kept = torch.cuda.Stream(), []
@@ -136,8 +142,20 @@ def test_cupy_arrays_and_dlpack(tmp_path):
 
 def test_checkpoints_from_the_gpu(tmp_path):
     torch.manual_seed(1)
-    types = [t for t in ("float32", "bfloat16", "float8_e4m3fn", "float8_e5m2", "uint16", "int64",
-                         "bool", "complex64") if hasattr(torch, t)]
+    types = [
+        t
+        for t in (
+            "float32",
+            "bfloat16",
+            "float8_e4m3fn",
+            "float8_e5m2",
+            "uint16",
+            "int64",
+            "bool",
+            "complex64",
+        )
+        if hasattr(torch, t)
+    ]
     state = {t: torch.randint(0, 2, (64, 32), device="cuda").to(getattr(torch, t)) for t in types}
     state["step"], state["view"] = 5, state["float32"][3:7].t()
     state["empty"] = torch.empty(0, 3, device="cuda")
@@ -169,7 +187,9 @@ def test_a_load_that_does_not_fit_is_an_error_and_the_next_one_works(tmp_path):
             pytest.importorskip("cupy")
         with pytest.raises(sidecore.ExhaustedError, match="No room"):
             sidecore.load_safetensors(tmp_path / "large", "cuda", framework)
-        assert bytes_of(sidecore.load_safetensors(tmp_path / "a", "cuda", framework)["x"]) == b"abcd"
+        assert (
+            bytes_of(sidecore.load_safetensors(tmp_path / "a", "cuda", framework)["x"]) == b"abcd"
+        )
 
 
 def test_a_gpu_that_is_not_there(tmp_path):

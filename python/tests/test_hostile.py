@@ -8,9 +8,9 @@ import struct
 import zipfile
 
 import pytest
-from conftest import run_python, stamped, write_raw, write_safetensors
 
 import sidecore
+from conftest import run_python, stamped, write_raw, write_safetensors
 
 
 def described(dtype="U8", shape=(4,), offsets=(0, 4), **more) -> dict:
@@ -139,7 +139,11 @@ def test_a_pickle_that_calls_something_is_refused(tmp_path):
     import os
 
     marker = tmp_path / "ran"
-    for call in [(os.system, f"touch {marker}"), (exec, f"open({str(marker)!r}, 'w')"), (getattr, 1)]:
+    for call in [
+        (os.system, f"touch {marker}"),
+        (exec, f"open({str(marker)!r}, 'w')"),
+        (getattr, 1),
+    ]:
         for protocol in range(2, 6):
             checkpoint(tmp_path / "x", pickle.dumps({"a": Evil(*call)}, protocol))
             with pytest.raises(sidecore.FormatError, match="names"):
@@ -280,4 +284,3 @@ def test_compressed_records_are_refused(tmp_path):
         archive.writestr("archive/data.pkl", tensor_pickle())
     with pytest.raises(sidecore.FormatError, match="compressed"):
         sidecore.torch_load(tmp_path / "x", framework="sidecore")
-

@@ -10,9 +10,9 @@ import sys
 import time
 
 import pytest
-from conftest import run_python, stamped, write_safetensors
 
 import sidecore
+from conftest import run_python, stamped, write_safetensors
 
 MIB = 1 << 20
 

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import as_bytes, run_python, stamped, write_safetensors
 
 import sidecore
+from conftest import as_bytes, run_python, stamped, write_safetensors
 
 #: Every type of the format that has whole bytes.
 DTYPES = {
@@ -37,7 +37,11 @@ def every_dtype(known) -> dict:
             count = 1
             for length in shape:
                 count *= length
-            tensors[f"{dtype}.{name}"] = (dtype, shape, data_of(dtype, count, seed * 8 + len(shape)))
+            tensors[f"{dtype}.{name}"] = (
+                dtype,
+                shape,
+                data_of(dtype, count, seed * 8 + len(shape)),
+            )
     return tensors
 
 
@@ -88,8 +92,11 @@ def test_every_type_is_what_the_reference_loads(tmp_path):
     reference = pytest.importorskip("safetensors.torch")
     known = knows("torch")
     # What this version of the reference has a word for.
-    tensors = every_dtype(lambda d: known(d) and d in ("F32", "F64", "F16", "BF16", "I64", "I32",
-                                                       "I16", "I8", "U8", "BOOL"))
+    tensors = every_dtype(
+        lambda d: (
+            known(d) and d in ("F32", "F64", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
+        )
+    )
     path = tmp_path / "a.safetensors"
     write_safetensors(path, tensors)
     ours, theirs = sidecore.load_safetensors(path, framework="torch"), reference.load_file(path)
@@ -171,7 +178,7 @@ def test_shards_come_as_one(tmp_path, framework, by):
 def test_shards_with_the_same_name_are_refused(tmp_path):
     for name in "ab":
         write_safetensors(tmp_path / name, {"x": ("U8", (4,), b"data")})
-    with pytest.raises(sidecore.FormatError, match="is in .* and in"):
+    with pytest.raises(sidecore.FormatError, match=r"is in .* and in"):
         sidecore.load_safetensors([tmp_path / "a", tmp_path / "b"], framework="sidecore")
 
 
@@ -209,8 +216,12 @@ def test_stats_count_each_byte_under_a_route(tmp_path, framework):
 
 
 def test_unaligned_tensors_are_moved_to_where_they_may_be_used(tmp_path, framework):
-    tensors = {"one": ("U8", (1,), b"1"), "two": ("F64", (3,), stamped(24, 5)),
-               "three": ("U8", (3,), b"abc"), "four": ("F32", (2, 2), stamped(16, 6))}
+    tensors = {
+        "one": ("U8", (1,), b"1"),
+        "two": ("F64", (3,), stamped(24, 5)),
+        "three": ("U8", (3,), b"abc"),
+        "four": ("F32", (2, 2), stamped(16, 6)),
+    }
     write_safetensors(tmp_path / "a", tensors)
     loaded = sidecore.load_safetensors(tmp_path / "a", framework=framework)
     for name, (_, _, data) in tensors.items():
