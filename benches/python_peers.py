@@ -5,8 +5,8 @@
 
 Each peer is used where it can be imported; what cannot be is NOT MEASURED. Every timed load is
 checked: right after it returns, with no synchronise, a kernel on another non-blocking stream sums
-each tensor; before it, the file was rewritten in place with a new generation. Without a GPU the same
-rows run into host memory. Seconds of CPU are those of this process, all threads.
+each tensor; before it, the file was rewritten in place with a new generation. Without a GPU the
+same rows run into host memory. Seconds of CPU are those of this process, all threads.
 """
 
 from __future__ import annotations
@@ -192,45 +192,45 @@ def raw_reads(bench: Bench, model: Model, roof: float | None, kvikio) -> None:
     target = torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
 
     def ours(threads):
-        def run(_turn):
-            with sidecore.File(model.path) as file:
-                assert file.read(target) == nbytes
+        # One engine for each, so that none pays for threads and pinned memory in its time.
+        engine = sidecore._sidecore.Engine(0 if GPU else None, threads=threads)
 
-        def prepare():
-            sidecore.configure(threads=threads)
+        def run():
+            handle = engine.open(str(model.path), "r")
+            asked = (handle, 0, target.data_ptr(), nbytes, GPU, target)
+            assert engine.run(asked, False) == nbytes
 
-        return prepare, run
+        return run
 
     def theirs(threads):
-        def prepare():
-            kvikio.defaults.set({"num_threads": threads, "task_size": 4 * MIB})
-
-        def run(_turn):
+        def run():
             with kvikio.CuFile(str(model.path), "r") as file:
                 assert file.pread(target).get() == nbytes
 
-        return prepare, run
+        def prepared():
+            kvikio.defaults.set({"num_threads": threads, "task_size": 4 * MIB})
+            return run
 
-    pairs = {f"sidecore {n}": ours(n) for n in (8, 12, 16)}
-    pairs["sidecore"] = ours(None)
+        return prepared
+
+    runs = {f"sidecore {n}": (lambda run=ours(n): run) for n in (8, 12, 16)}
+    runs["sidecore"] = lambda run=ours(None): run
     if kvikio is not None and GPU:
-        pairs |= {f"kvikio {n}": theirs(n) for n in (1, 4, 8, 16)}
-    # What `configure` and `defaults.set` cost (threads, pinned memory) is no part of a read.
-    taken: dict[str, list] = {name: [] for name in pairs}
-    for _ in range(bench.options.repeats):
-        for name, (prepare, run) in pairs.items():
-            prepare()
-            run(0)
+        runs |= {f"kvikio {n}": theirs(n) for n in (1, 4, 8, 16)}
+    taken: dict[str, list] = {name: [] for name in runs}
+    for turn in range(bench.options.repeats + 1):
+        for name, prepared in runs.items():
+            run = prepared()
             begin, cpu = time.perf_counter(), time.process_time()
-            run(0)
-            taken[name].append((time.perf_counter() - begin, time.process_time() - cpu))
+            run()
+            if turn:  # the first one warms up
+                taken[name].append((time.perf_counter() - begin, time.process_time() - cpu))
     results = {}
     for name, runs in taken.items():
         seconds = statistics.median(r[0] for r in runs)
         cpu = statistics.median(r[1] for r in runs)
         results[name] = {"rate": nbytes / seconds, "seconds": [r[0] for r in runs], "cpu": cpu}
         print(f"  read {name:18} {nbytes / seconds / 1e9:8.2f} GB/s  cpu {cpu:.2f} s")
-    sidecore.configure()
     bench.rows.append({"row": "read", "results": results})
     bench.judge("8 GiB, 8 threads, of the ceiling", rate(results, "sidecore 8"), roof, 0.90)
     bench.judge("8 GiB, 12 threads, of the ceiling", rate(results, "sidecore 12"), roof, 0.93)
@@ -376,7 +376,7 @@ print(payload, device, hwm - before, sidecore.stats()["pinned_bytes_max"])
     bench.at_most("most pinned memory, MiB", pinned / MIB, 512)
 
 
-def checkpoints(bench: Bench, model: Model, folder: Path) -> None:
+def checkpoint_loads(bench: Bench, model: Model, folder: Path) -> None:
     path = folder / "model.pt"
     for number, tensor in enumerate(model.tensors.values()):
         tensor[0] = number
@@ -413,32 +413,31 @@ def checkpoints(bench: Bench, model: Model, folder: Path) -> None:
     )
     path.unlink()
 
-    def save_ours(turn, **options):
-        target = folder / f"ours.{turn % 2}.pt"
+
+def checkpoint_saves(bench: Bench, model: Model, folder: Path) -> None:
+    sums = {name: int(t.sum()) for name, t in model.tensors.items()}
+
+    def save(by, turn: int, **options) -> float:
+        target = folder / "saved.pt"
         begin = time.perf_counter()
-        sidecore.torch_save(model.tensors, target, **options)
+        by(model.tensors, target, **options)
         seconds = time.perf_counter() - begin
         if turn == 0:
-            loaded = torch.load(target, map_location=DEVICE, **weights_only())
-            name = next(iter(loaded))
-            assert int(loaded[name].sum()) == sums[name]
+            loaded = sidecore.torch_load(target, device=DEVICE)
+            assert {name: int(t.sum()) for name, t in loaded.items()} == sums
         target.unlink()
         return seconds
 
-    def with_sums(turn):
-        with_sums.seconds.append(save_ours(turn))
+    def ours(turn):
+        ours.seconds.append(save(sidecore.torch_save, turn))
 
     def without(turn):
-        without.seconds.append(save_ours(turn, crc32=False))
+        without.seconds.append(save(sidecore.torch_save, turn, crc32=False))
 
-    def save_theirs(_turn):
-        target = folder / "theirs.pt"
-        begin = time.perf_counter()
-        torch.save(model.tensors, target)
-        save_theirs.seconds.append(time.perf_counter() - begin)
-        target.unlink()
+    def theirs(turn):
+        theirs.seconds.append(save(torch.save, turn))
 
-    contestants = {"sidecore": with_sums, "sidecore, no sums": without, "torch": save_theirs}
+    contestants = {"sidecore": ours, "sidecore, no sums": without, "torch": theirs}
     results = timed_inside(bench, "torch_save", model.nbytes, contestants, 1)
     bench.judge(
         "torch_save against torch.save", rate(results, "sidecore"), rate(results, "torch"), 3
@@ -714,7 +713,8 @@ def main() -> int:
                 bench, model, importable("safetensors.torch"), importable("fastsafetensors")
             ),
             "streams": lambda: streams(bench, model),
-            "checkpoint": lambda: checkpoints(bench, model, folder),
+            "torch_load": lambda: checkpoint_loads(bench, model, folder),
+            "torch_save": lambda: checkpoint_saves(bench, model, folder),
             "rows": lambda: rows(bench, model, kvikio),
             "read": lambda: raw_reads(bench, model, roof, kvikio),
             "writes": lambda: writes(bench, folder),
