@@ -11,7 +11,7 @@ use crate::file::{Access, CachePolicy, File, Inner};
 use crate::job::{Item, Job, RowMap, Source, What, chunks_of};
 use crate::knees::Knees;
 use crate::place::{Kind, Place};
-use crate::plan::Plan;
+use crate::plan::{self, Plan};
 use crate::request::{From, Options, POOL_BYTES_MAX, Request};
 use crate::route::{Cause, Op, Route};
 use crate::runs::{self, Rules, Way};
@@ -20,6 +20,10 @@ use crate::store::Store;
 use crate::threads::Core;
 use crate::transfer::Transfer;
 
+/// Bytes of small reads that share a slot: enough for a good copy, few enough for all threads to have some.
+const GATHER_BYTES: u64 = 1 << 20;
+/// Slots' worth of small reads that are submitted at once.
+const CUTS_AT_ONCE: usize = 16;
 /// Longest single wait of the calls that wait until the end.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -173,26 +177,34 @@ impl Bulk {
         let mut batch = Batch { transfers: Vec::new(), spots: Vec::with_capacity(requests.len()) };
         let mut gathered = Gathered::default();
         for request in requests {
-            let transfer = batch.transfers.len();
             match self.gather(request, &mut gathered) {
                 Ok(None) => {
                     let item = Some(gathered.items.len() - 1);
                     batch.spots.push(Spot { transfer: usize::MAX, item });
+                    // Workers begin while the others are still looked at.
+                    if gathered.cuts.len() >= CUTS_AT_ONCE {
+                        self.flush(&mut batch, &mut gathered);
+                    }
                     continue;
                 }
                 Ok(Some(request)) => batch.transfers.push(self.submit(request)),
                 Err(error) => batch.transfers.push(Transfer::refused(error)),
             }
-            batch.spots.push(Spot { transfer, item: None });
+            batch.spots.push(Spot { transfer: batch.transfers.len() - 1, item: None });
         }
-        let last = batch.transfers.len();
-        for spot in batch.spots.iter_mut().filter(|spot| spot.transfer == usize::MAX) {
-            spot.transfer = last;
-        }
-        if !gathered.items.is_empty() {
-            batch.transfers.push(self.submit_gathered(gathered));
-        }
+        self.flush(&mut batch, &mut gathered);
         batch
+    }
+
+    /// Submits what was gathered.
+    fn flush(&self, batch: &mut Batch, gathered: &mut Gathered) {
+        let (count, transfer) = (gathered.items.len(), batch.transfers.len());
+        if count == 0 {
+            return;
+        }
+        let waiting = batch.spots.iter_mut().rev().filter(|spot| spot.transfer == usize::MAX);
+        waiting.take(count).for_each(|spot| spot.transfer = transfer);
+        batch.transfers.push(self.submit_gathered(std::mem::take(gathered)));
     }
 
     /// Takes a small read into the items; hands back what is none.
@@ -217,7 +229,8 @@ impl Bulk {
             let plan = self.plan_of(core, Op::Read, &source, offset, &place)?;
             self.check_required(&plan)?;
         }
-        if into.bytes + bytes > core.knees.slot_bytes {
+        let full = into.bytes + bytes > core.knees.slot_bytes.min(GATHER_BYTES);
+        if full {
             into.cuts.push(into.items.len());
             into.bytes = 0;
         }
@@ -316,8 +329,10 @@ impl Bulk {
         }
         let (file, map) = (Arc::clone(&file.0), RowMap::new(file_bytes));
         let what = What::Rows { file, indices, row_bytes, place, map };
-        let mut job = Job::new(Op::Read, what, rules, core.knees.slot_bytes);
-        job.threads = core.knees.threads_cached.max(core.knees.threads_direct);
+        let threads = core.knees.threads_cached.max(core.knees.threads_direct);
+        let chunk_bytes = core.knees.chunk_bytes(rows * row_bytes, threads);
+        let mut job = Job::new(Op::Read, what, rules, chunk_bytes);
+        job.threads = threads;
         let job = Arc::new(job);
         core.counters.started();
         core.submit(&job);
@@ -375,9 +390,9 @@ impl Bulk {
         let rules = self.rules(core, if op == Op::Read { length(&file)? } else { 0 });
         let bytes = place.bytes();
         let window = self.window_of(core, op, &file, rules, offset, &place);
-        let threads = self.threads_for(core, op, &file, rules, offset, bytes);
+        let (threads, chunk_bytes) = plan::shape(core, op, &file, rules, offset, bytes);
         let what = What::Range { file, offset, place };
-        let mut job = Job::new(op, what, rules, core.knees.slot_bytes);
+        let mut job = Job::new(op, what, rules, chunk_bytes);
         job.window = window;
         // One chunk may go to whoever is free.
         job.threads = if job.chunks > 1 { threads } else { usize::MAX };
@@ -397,7 +412,8 @@ impl Bulk {
         let bytes = place.bytes();
         let Kind::Device { window, .. } = &place.kind else { return None };
         let small = op == Op::Read && bytes > 0 && bytes <= core.knees.window_bytes_max;
-        if !small || chunks_of(offset, bytes, core.knees.slot_bytes) != 1 {
+        let (_, chunk_bytes) = plan::shape(core, op, file, rules, offset, bytes);
+        if !small || chunks_of(offset, bytes, chunk_bytes) != 1 {
             return None;
         }
         let Some(window) = window else {
@@ -409,25 +425,6 @@ impl Bulk {
         let cached = |run: &runs::Run| run.way == Way::Cached;
         let found = runs::to_read(file, rules, offset, bytes);
         found.runs.iter().all(cached).then(|| window.clone())
-    }
-
-    /// How many threads may take part; asked of the first stretch of the range.
-    fn threads_for(
-        &self,
-        core: &Core,
-        op: Op,
-        file: &Inner,
-        rules: Rules,
-        offset: u64,
-        bytes: u64,
-    ) -> usize {
-        if op == Op::Write {
-            return core.knees.threads_write;
-        }
-        let look = bytes.min(core.knees.slot_bytes);
-        let found = runs::to_read(file, rules, offset, look);
-        let direct = found.runs.iter().any(|run| run.way == Way::Direct);
-        if direct { core.knees.threads_direct } else { core.knees.threads_cached }
     }
 
     fn plan_of(
@@ -446,7 +443,7 @@ impl Bulk {
                 &opened
             }
         };
-        crate::plan::make(core, self.0.cache, op, file, offset, place)
+        plan::make(core, self.0.cache, op, file, offset, place)
     }
 
     fn plan_rows(

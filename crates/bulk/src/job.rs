@@ -182,9 +182,12 @@ impl Job {
         }
     }
 
+    pub fn add_moved(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Notes how much of a piece has arrived.
     pub fn piece_ended(&self, piece: &Piece, got: usize) {
-        self.moved.fetch_add(got as u64, Ordering::Relaxed);
         match &self.what {
             What::Items { items, .. } => {
                 let _first = items[piece.item].outcome.set(Ok(got as u64));

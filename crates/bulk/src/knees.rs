@@ -9,6 +9,11 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) const CALLERS_MAX: u64 = 16;
 pub(crate) const INLINE_SLOTS: u64 = 2;
 
+/// Chunks that each thread shall have, so that the last ones end about together.
+const CHUNKS_A_THREAD: u64 = 4;
+/// Shorter chunks cost more than they spread.
+const CHUNK_BYTES_MIN: u64 = 256 << 10;
+
 /// The planner's numbers. The default is a guess for a machine that was never measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,8 +46,8 @@ impl Default for Knees {
             threads_cached: cpus.min(8.max(cpus * 3 / 4)).clamp(1, 12),
             threads_direct: cpus.clamp(1, 4),
             threads_write: cpus.clamp(1, 4),
-            slot_bytes: 1 << 20,
-            slots: 4,
+            slot_bytes: 4 << 20,
+            slots: 3,
             window_bytes_max: 64 << 10,
             direct_bytes_min: 16 << 10,
             inline_bytes_max: 256 << 10,
@@ -62,6 +67,13 @@ impl Knees {
             slots: self.slots.clamp(2, 64),
             ..self
         }
+    }
+
+    /// Bytes of the chunks of a request: small enough that all threads have some, within a slot.
+    pub(crate) fn chunk_bytes(&self, bytes: u64, threads: usize) -> u64 {
+        let share = bytes / (threads as u64).saturating_mul(CHUNKS_A_THREAD).max(1);
+        let least = CHUNK_BYTES_MIN.min(self.slot_bytes);
+        share.next_power_of_two().clamp(least, self.slot_bytes)
     }
 
     /// Bytes of a slot of a thread that carries out a small request itself: with the pages around it.

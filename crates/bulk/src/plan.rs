@@ -72,6 +72,30 @@ impl Plan {
     }
 }
 
+/// How many threads may take part in a range, by what its first stretch shows; and the chunks' length.
+pub(crate) fn shape(
+    core: &Core,
+    op: Op,
+    file: &Inner,
+    rules: Rules,
+    offset: u64,
+    bytes: u64,
+) -> (usize, u64) {
+    let knees = &core.knees;
+    let look = bytes.min(knees.slot_bytes);
+    let direct = || {
+        let found = runs::to_read(file, rules, offset, look);
+        found.runs.iter().any(|run| run.way == Way::Direct)
+    };
+    let threads = match op {
+        Op::Write => knees.threads_write,
+        Op::Read if direct() => knees.threads_direct,
+        Op::Read => knees.threads_cached,
+    };
+    let threads = threads.min(core.threads_max);
+    (threads, knees.chunk_bytes(bytes, threads))
+}
+
 /// Bytes of a plan by route, in the order of [`Route::ALL`].
 type Sums = [u64; Route::ALL.len()];
 
@@ -91,10 +115,11 @@ pub(crate) fn make(
         Op::Read => length.saturating_sub(offset).min(place.bytes()),
         Op::Write => place.bytes(),
     };
-    let chunks = chunks_of(offset, place.bytes(), knees.slot_bytes);
+    let (threads, chunk_bytes) = shape(core, op, file, rules, offset, place.bytes());
+    let chunks = chunks_of(offset, place.bytes(), chunk_bytes);
     let mut found = Found::default();
     for chunk in 0..chunks {
-        let (from, to) = chunk_of(offset, place.bytes(), chunks, knees.slot_bytes, chunk);
+        let (from, to) = chunk_of(offset, place.bytes(), chunks, chunk_bytes, chunk);
         let to = to.min(offset + bytes);
         if from < to {
             found.add(op, file, rules, (from, to - from), place);
@@ -107,12 +132,7 @@ pub(crate) fn make(
             std::mem::take(&mut found.sums[Route::Staged as usize]);
     }
     let inline = chunks == 1 && place.bytes() <= knees.inline_bytes_max;
-    let threads = match op {
-        _ if inline => 0,
-        Op::Write => knees.threads_write,
-        Op::Read if found.direct_first => knees.threads_direct,
-        Op::Read => knees.threads_cached,
-    };
+    let threads = if inline { 0 } else { threads };
     let parts = Route::ALL.map(|route| Part { route, bytes: found.sums[route as usize] });
     let parts: Vec<_> = parts.into_iter().filter(|part| part.bytes > 0).collect();
     let host = place.is_host();
@@ -125,7 +145,7 @@ pub(crate) fn make(
         file: file.name(),
         bytes,
         chunks,
-        chunk_bytes: knees.slot_bytes,
+        chunk_bytes,
         threads: threads.min(core.threads_max).min(usize::try_from(chunks).unwrap_or(usize::MAX)),
         reasons: found.reasons(core, file, policy, op, place, small && has_window),
     })
@@ -153,7 +173,6 @@ struct Found {
     hot: u64,
     cold: u64,
     direct: u64,
-    direct_first: bool,
     no_direct: bool,
     unknown: bool,
     unaligned: bool,
@@ -173,8 +192,6 @@ impl Found {
             Op::Read => runs::to_read(file, rules, from, bytes),
             Op::Write => runs::to_write(file, rules.policy, from, bytes),
         };
-        let first = self.sums.iter().all(|sum| *sum == 0);
-        self.direct_first |= first && found.runs.iter().any(|run| run.way == Way::Direct);
         self.hot += found.hot_bytes;
         self.cold += found.cold_bytes;
         self.no_direct |= found.no_direct;

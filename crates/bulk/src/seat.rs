@@ -11,6 +11,7 @@
 
 mod fill;
 mod flight;
+mod quick;
 mod ring;
 
 pub(crate) use self::fill::route_of;
@@ -19,8 +20,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpu::CopyQueue;
+use gpu::{CopyQueue, Gpu, GpuError, Keeper};
 use mem::{MemoryKind, Region};
+use storage::Residency;
 
 use self::flight::{Flight, Phase};
 use self::ring::RingOps;
@@ -32,6 +34,9 @@ use crate::threads::Core;
 /// Longest sleep for the ring or a copy before other things are looked at again.
 const NAP: Duration = Duration::from_millis(20);
 
+/// Source: Linux on x86-64.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// Memory, queue and ring of one thread.
 pub(crate) struct Seat {
     slot_bytes: usize,
@@ -41,9 +46,33 @@ pub(crate) struct Seat {
     copying: VecDeque<usize>,
     memory: Option<Region>,
     pinned: u64,
+    /// Dropped before the memory, which it pins.
+    registration: Option<Keeper>,
+    /// How cached pages are found out, by device number, for files that are opened in passing.
+    devices: Vec<(u64, Residency)>,
     queue: Option<Box<dyn CopyQueue>>,
     ring: RingOps,
     pieces: Vec<Piece>,
+}
+
+/// Pinned memory, in huge pages where the system has them, which the CPU fills faster than small ones.
+fn pin(gpu: &dyn Gpu, bytes: usize) -> Result<(Region, Option<Keeper>), GpuError> {
+    let huge = bytes.is_multiple_of(HUGE_PAGE_BYTES);
+    if huge && let Ok(memory) = Region::map_private(bytes) {
+        memory.fill(0, memory.len_bytes(), 0);
+        if let Ok(registration) = gpu.register_host(&memory) {
+            return Ok((memory, Some(registration)));
+        }
+    }
+    Ok((gpu.allocate_host(bytes as u64)?, None))
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Copies that still run use the memory; what pins it goes before it does.
+        self.queue = None;
+        self.registration = None;
+    }
 }
 
 impl Seat {
@@ -55,6 +84,8 @@ impl Seat {
             copying: VecDeque::new(),
             memory: None,
             pinned: 0,
+            registration: None,
+            devices: Vec::new(),
             queue: None,
             ring: RingOps::default(),
             pieces: Vec::new(),
@@ -80,9 +111,9 @@ impl Seat {
             return Ok(memory.clone());
         }
         let bytes = self.slot_bytes * self.flights.len();
-        let pinned = core.gpu.as_ref().map(|gpu| gpu.allocate_host(bytes as u64));
-        let memory = match pinned {
-            Some(Ok(memory)) => {
+        let memory = match core.gpu.as_ref().map(|gpu| pin(gpu.as_ref(), bytes)) {
+            Some(Ok((memory, registration))) => {
+                self.registration = registration;
                 self.pinned = bytes as u64;
                 core.counters.pinned(self.pinned);
                 memory

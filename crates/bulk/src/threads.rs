@@ -1,6 +1,7 @@
 //! The engine's core: jobs that wait, workers that take their chunks, and the usher of streams.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gpu::Gpu;
+use rustix::fs::FileType;
 use storage::Residency;
 
 use crate::counters;
@@ -93,16 +95,19 @@ impl Core {
 
     /// Opens a file; how its cached pages are found out is asked once a device.
     pub fn open(&self, path: &Path, access: Access) -> Result<Inner, BulkError> {
-        Inner::open(path, access, |device, kind, fd| {
-            let regular = kind == rustix::fs::FileType::RegularFile;
-            if let Some(known) = lock(&self.residency).get(&(device, regular)) {
-                return *known;
-            }
-            let magic = rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type.cast_unsigned());
-            let found = Residency::choose(magic, kind, fd);
-            lock(&self.residency).insert((device, regular), found);
-            found
-        })
+        Inner::open(path, access, |device, kind, fd| self.residency(device, kind, fd))
+    }
+
+    /// How cached pages are found out on a device.
+    pub fn residency(&self, device: u64, kind: FileType, fd: BorrowedFd<'_>) -> Residency {
+        let regular = kind == FileType::RegularFile;
+        if let Some(known) = lock(&self.residency).get(&(device, regular)) {
+            return *known;
+        }
+        let magic = rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type.cast_unsigned());
+        let found = Residency::choose(magic, kind, fd);
+        lock(&self.residency).insert((device, regular), found);
+        found
     }
 
     /// Puts a job into the queue, behind its gate if it has one, and starts what workers it can use.

@@ -111,6 +111,8 @@ functions! {
     stream_create = "cuStreamCreate": fn(*mut Opaque, c_uint);
     stream_destroy = "cuStreamDestroy_v2": fn(Opaque);
     stream_synchronize = "cuStreamSynchronize": fn(Opaque);
+    stream_query = "cuStreamQuery": fn(Opaque);
+    stream_write_value = "cuStreamWriteValue32_v2": fn(Opaque, u64, u32, c_uint);
     stream_wait_value = "cuStreamWaitValue32_v2": fn(Opaque, u64, u32, c_uint);
     stream_call = "cuLaunchHostFunc": fn(Opaque, HostFunction, *mut c_void);
     event_create = "cuEventCreate": fn(*mut Opaque, c_uint);

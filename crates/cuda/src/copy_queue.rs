@@ -1,31 +1,44 @@
 //! A stream of one user: copies that go on by themselves, in order, with marks between them.
+//!
+//! A mark is a number that the stream writes into a word of pinned host memory, so that asking whether it
+//! was reached costs a load and no call. Where streams cannot write words, marks are events.
 // UNSAFETY: calls the driver.
 #![expect(unsafe_code, reason = "calls the driver and keeps its handles")]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mem::Region;
 
-use crate::api::call;
+use crate::api::{NOT_READY, call};
 use crate::device::Device;
 use crate::error::CudaError;
 use crate::event::{Event, SLEEPING};
+use crate::memory::HostBlock;
 use crate::streams::{HostRange, Stream};
 
 /// How long a waiting thread looks again and again before it sleeps.
-const SPIN: Duration = Duration::from_micros(15);
+const SPIN: Duration = Duration::from_micros(10);
+/// How long it sleeps between two looks then: below what a large copy takes.
+const NAP: Duration = Duration::from_micros(20);
+/// `CUDA_ERROR_NOT_SUPPORTED`: the device's streams do not write words.
+const NOT_SUPPORTED: i32 = 801;
 
 /// Copies of one user, in order.
 #[derive(Debug)]
 pub struct CopyQueue {
     stream: Stream,
+    /// The word that marks are written to; `None` where marks are events.
+    word: Option<Region>,
     /// Events that are not in use.
     spare: Vec<Event>,
-    /// Marks not yet known to be reached, oldest first.
-    marks: VecDeque<(u64, Event)>,
+    /// Events not yet known to be reached, oldest first.
+    events: VecDeque<(u64, Event)>,
     last: u64,
+    /// The last mark that is known to be reached.
+    reached: u64,
     /// Host memory of copies, by the mark that comes after them.
     memory: VecDeque<(u64, Region)>,
 }
@@ -37,11 +50,15 @@ impl CopyQueue {
     /// `Call`.
     pub fn new(device: &Device) -> Result<Self, CudaError> {
         let stream = Stream::new(&device.context)?;
+        // Without pinned memory for it, events will do.
+        let word = HostBlock::allocate(device, 64).ok();
         Ok(Self {
             stream,
+            word,
             spare: Vec::new(),
-            marks: VecDeque::new(),
+            events: VecDeque::new(),
             last: 0,
+            reached: 0,
             memory: VecDeque::new(),
         })
     }
@@ -82,13 +99,28 @@ impl CopyQueue {
     /// # Errors
     /// `Call`.
     pub fn mark(&mut self) -> Result<u64, CudaError> {
+        if let Some(word) = &self.word {
+            let context = &self.stream.context;
+            let _visit = context.visit()?;
+            let (address, value) = (word.address(), low_half(self.last + 1));
+            let stream = self.stream.handle;
+            match call!(context.api, stream_write_value(stream, address, value, 0)) {
+                Ok(()) => {
+                    self.last += 1;
+                    return Ok(self.last);
+                }
+                Err(CudaError::Call { code: NOT_SUPPORTED, .. }) if self.last == 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.word = None;
         let event = match self.spare.pop() {
             Some(event) => event,
             None => Event::new(&self.stream.context, SLEEPING)?,
         };
         event.record(self.stream.handle)?;
         self.last += 1;
-        self.marks.push_back((self.last, event));
+        self.events.push_back((self.last, event));
         Ok(self.last)
     }
 
@@ -97,16 +129,28 @@ impl CopyQueue {
     /// # Errors
     /// `Call`: a copy failed.
     pub fn is_done(&mut self, mark: u64) -> Result<bool, CudaError> {
-        while let Some((first, event)) = self.marks.front() {
-            if *first > mark {
-                break;
-            }
-            if !event.is_reached()? {
-                return Ok(false);
-            }
-            self.retire();
+        if mark <= self.reached {
+            return Ok(true);
         }
-        Ok(true)
+        if let Some(word) = &self.word {
+            // Pairs with the stream's own write, which follows the copies before it.
+            let value = word.u32_at(0).load(Ordering::Acquire);
+            // Marks in flight are few, so the low half says which one it was.
+            let behind = low_half(self.last).wrapping_sub(value);
+            self.reached = self.last - u64::from(behind);
+        } else {
+            while let Some((first, event)) = self.events.front() {
+                if !event.is_reached()? {
+                    break;
+                }
+                self.reached = *first;
+                self.spare.extend(self.events.pop_front().map(|(_, event)| event));
+            }
+        }
+        while self.memory.front().is_some_and(|(until, _)| *until <= self.reached) {
+            self.memory.pop_front();
+        }
+        Ok(mark <= self.reached)
     }
 
     /// Handle of its stream, which others may put gates into.
@@ -120,26 +164,35 @@ impl CopyQueue {
     /// As [`CopyQueue::is_done`].
     pub fn wait(&mut self, mark: u64) -> Result<(), CudaError> {
         let begin = Instant::now();
-        while begin.elapsed() < SPIN {
-            if self.is_done(mark)? {
-                return Ok(());
+        while !self.is_done(mark)? {
+            if begin.elapsed() < SPIN {
+                std::hint::spin_loop();
+            } else if let Some((_, event)) = self.events.iter().find(|(at, _)| *at == mark) {
+                event.wait()?;
+            } else {
+                std::thread::sleep(NAP);
+                self.check()?;
             }
-            std::hint::spin_loop();
         }
-        if let Some((_, event)) = self.marks.iter().find(|(at, _)| *at == mark) {
-            event.wait()?;
-        }
-        self.is_done(mark).map(drop)
+        Ok(())
     }
 
-    /// Takes the oldest mark, which was reached, and lets the memory before it go.
-    fn retire(&mut self) {
-        let Some((mark, event)) = self.marks.pop_front() else { return };
-        self.spare.push(event);
-        while self.memory.front().is_some_and(|(until, _)| *until <= mark) {
-            self.memory.pop_front();
+    /// Whether something in the stream has failed, so that its word will never be written.
+    fn check(&self) -> Result<(), CudaError> {
+        let context = &self.stream.context;
+        let _visit = context.visit()?;
+        // SAFETY: the stream lives as long as `self`, and its context is the thread's.
+        let status = unsafe { (context.api.stream_query)(self.stream.handle) };
+        if status == NOT_READY {
+            return Ok(());
         }
+        context.api.check("copies", status)
     }
+}
+
+/// The half of a mark that fits into a word.
+fn low_half(mark: u64) -> u32 {
+    u32::try_from(mark & u64::from(u32::MAX)).expect("masked")
 }
 
 impl Drop for CopyQueue {
@@ -151,6 +204,7 @@ impl Drop for CopyQueue {
         if !ended {
             // Whether the device still touches the memory is not known: it stays for good.
             std::mem::forget(std::mem::take(&mut self.memory));
+            std::mem::forget(self.word.take());
         }
     }
 }

@@ -40,7 +40,7 @@ fn call(
 }
 
 /// Moves a whole range, call after call; fewer bytes only where the file ended.
-fn move_all(
+pub(super) fn move_all(
     core: &Core,
     op: Op,
     file: BorrowedFd<'_>,
@@ -61,7 +61,7 @@ fn move_all(
     Ok(done)
 }
 
-fn failed(op: Op, file: &Inner, offset: u64, error: &io::Error) -> BulkError {
+pub(super) fn failed(op: Op, file: &Inner, offset: u64, error: &io::Error) -> BulkError {
     let operation = match op {
         Op::Read => "reading",
         Op::Write => "writing",
@@ -88,10 +88,11 @@ impl Seat {
     /// Reads all parts of a flight, or starts to.
     pub(super) fn fill(&mut self, core: &Core, slot: usize) -> Result<(), BulkError> {
         let parts = self.flight(slot).parts.len();
-        for part in 0..parts {
+        let quick = if parts > 1 { self.fill_quickly(core, slot)? } else { 0 };
+        for part in quick..parts {
             if let Err(error) = self.fill_part(core, slot, part, parts == 1) {
                 let part = &mut self.flight(slot).parts[part];
-                (part.error, part.got) = (Some(error), 0);
+                (part.error, part.got) = (Some(Box::new(error)), 0);
             }
         }
         if self.flight(slot).waiting > 0 {
@@ -281,7 +282,7 @@ impl Seat {
             let host = matches!(job.target(&flight.parts[index].piece), Target::Host(..));
             if let Err(error) = self.answered(core, &file, op, answer, host) {
                 let part = &mut self.flight(slot).parts[index];
-                (part.error, part.got) = (Some(error), 0);
+                (part.error, part.got) = (Some(Box::new(error)), 0);
             }
             if self.flight(slot).waiting > 0 {
                 continue;

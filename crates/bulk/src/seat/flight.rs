@@ -29,7 +29,7 @@ pub(super) struct Part {
     pub staged: bool,
     /// How many of its bytes there are, from the first on without a gap.
     pub got: usize,
-    pub error: Option<BulkError>,
+    pub error: Option<Box<BulkError>>,
     /// Its file, where it was opened for this piece.
     pub file: Option<Arc<Inner>>,
 }
@@ -73,12 +73,17 @@ impl Flight {
 
     /// Tells the job what has become of each piece.
     pub fn settle(self, core: &Core) {
+        let mut moved = 0;
         for part in &self.parts {
             match &part.error {
-                Some(error) => self.job.piece_failed(&part.piece, error.clone()),
-                None => self.job.piece_ended(&part.piece, part.got),
+                Some(error) => self.job.piece_failed(&part.piece, (**error).clone()),
+                None => {
+                    moved += part.got as u64;
+                    self.job.piece_ended(&part.piece, part.got);
+                }
             }
         }
+        self.job.add_moved(moved);
         self.job.chunks_ended(1, &core.counters);
     }
 }

@@ -145,7 +145,7 @@ int cuMemHostAlloc(void** place, size_t bytes, unsigned) {
   return *place ? 0 : OUT_OF_MEMORY;
 }
 int cuMemFreeHost(void* memory) { return std::free(memory), 0; }
-int cuMemHostRegister_v2(void*, size_t, unsigned) { return 0; }
+int cuMemHostRegister_v2(void*, size_t, unsigned) { return flag("FAKE_NO_PINNED") ? OUT_OF_MEMORY : 0; }
 int cuMemHostUnregister(void*) { return 0; }
 int cuPointerGetAttribute(void* place, int which, uint64_t address) {
   std::lock_guard lock(memory_mutex);
@@ -169,6 +169,14 @@ int cuStreamDestroy_v2(void* stream) { return delete static_cast<Stream*>(stream
 int cuStreamSynchronize(void* stream) {
   auto& one = of(stream);
   return one.wait(one.submit([] {})), 0;
+}
+int cuStreamQuery(void*) { return NOT_READY; }
+int cuStreamWriteValue32_v2(void* stream, uint64_t address, uint32_t value, unsigned) {
+  if (flag("FAKE_NO_STREAM_WAITS")) return NOT_SUPPORTED;
+  of(stream).submit([=] {
+    reinterpret_cast<std::atomic<uint32_t>*>(address)->store(value, std::memory_order_release);
+  });
+  return 0;
 }
 int cuStreamWaitValue32_v2(void* stream, uint64_t address, uint32_t value, unsigned) {
   if (flag("FAKE_NO_STREAM_WAITS")) return NOT_SUPPORTED;

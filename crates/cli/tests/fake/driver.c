@@ -42,7 +42,7 @@ REFUSED(cuMemAlloc_v2) REFUSED(cuMemFree_v2) REFUSED(cuMemHostAlloc) REFUSED(cuM
 REFUSED(cuPointerGetAttribute) REFUSED(cuMemcpyAsync) REFUSED(cuMemsetD8Async)
 REFUSED(cuStreamSynchronize) REFUSED(cuEventCreate) REFUSED(cuEventDestroy_v2)
 REFUSED(cuEventSynchronize)
-REFUSED(cuStreamWaitValue32_v2) REFUSED(cuLaunchHostFunc)
+REFUSED(cuStreamWaitValue32_v2) REFUSED(cuStreamWriteValue32_v2) REFUSED(cuStreamQuery) REFUSED(cuLaunchHostFunc)
 REFUSED(cuEventRecord) REFUSED(cuEventQuery) REFUSED(cuEventElapsedTime) REFUSED(cuModuleLoadData)
 REFUSED(cuModuleUnload) REFUSED(cuModuleGetFunction) REFUSED(cuFuncGetAttribute)
 REFUSED(cuOccupancyMaxActiveBlocksPerMultiprocessor)

@@ -1,0 +1,145 @@
+//! Many small cached reads into one slot: no step of them touches what other threads touch too.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use mem::Region;
+use rustix::fs::{FileType, Mode, OFlags};
+use storage::Residency;
+
+use super::Seat;
+use super::fill::{failed, move_all, route_of};
+use super::flight::Part;
+use crate::error::BulkError;
+use crate::file::CachePolicy;
+use crate::job::{Item, Job, Source, Target, What};
+use crate::route::Op;
+use crate::runs::Way;
+use crate::threads::Core;
+
+/// What a read in passing came to.
+enum Quick {
+    Done(usize),
+    Failed(BulkError),
+    /// Not cached, or odd: the careful way is for it.
+    NotForMe,
+}
+
+impl Seat {
+    /// Reads the parts of a flight one after the other, up to the first one that is not cached; how many.
+    pub(super) fn fill_quickly(&mut self, core: &Core, slot: usize) -> Result<usize, BulkError> {
+        let mut flight = self.flights[slot].take().expect("a flight in this slot");
+        let memory = self.memory(core);
+        let job = std::sync::Arc::clone(&flight.job);
+        let (mut bytes, mut done) = (0, 0);
+        if let Ok(memory) = &memory {
+            for part in &mut flight.parts {
+                match self.read_in_passing(core, &job, part, memory) {
+                    Quick::Done(got) => {
+                        part.got = got;
+                        bytes += got as u64;
+                    }
+                    Quick::Failed(error) => (part.error, part.got) = (Some(Box::new(error)), 0),
+                    Quick::NotForMe => break,
+                }
+                done += 1;
+            }
+        }
+        let host = flight.parts.first().is_some_and(|part| !part.staged);
+        self.flights[slot] = Some(flight);
+        memory?;
+        if done > 0 {
+            core.counters.moved(route_of(host, Way::Cached, false), Op::Read, bytes);
+            core.counters.hot_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(done)
+    }
+
+    fn read_in_passing(
+        &mut self,
+        core: &Core,
+        job: &Job,
+        part: &mut Part,
+        memory: &Region,
+    ) -> Quick {
+        if job.rules.policy == CachePolicy::Direct {
+            return Quick::NotForMe;
+        }
+        let (target, at) = match job.target(&part.piece) {
+            Target::Device(_) => (memory, part.at),
+            Target::Host(region, at) => (region, at),
+        };
+        part.staged = matches!(job.target(&part.piece), Target::Device(_));
+        let piece = part.piece;
+        match &job.what {
+            What::Rows { file, .. } => {
+                if job.row_way(&piece) == Some(Way::Direct) && file.direct().is_some() {
+                    return Quick::NotForMe;
+                }
+                let fd = file.buffered.as_fd();
+                let got = move_all(core, Op::Read, fd, piece.offset, (target, at), piece.bytes);
+                quick(got, |e| failed(Op::Read, file, piece.offset, e))
+            }
+            What::Items { items, .. } => {
+                let Item { source, offset, .. } = &items[piece.item];
+                let all = job.rules.policy == CachePolicy::Cached;
+                let cached = |way: Residency, fd: BorrowedFd<'_>| {
+                    let pages = || way.pages(fd, *offset, piece.bytes as u64);
+                    all || pages().is_some_and(|pages| pages.cached * 2 >= pages.total)
+                };
+                match source {
+                    Source::Open(file) => {
+                        let fd = file.buffered.as_fd();
+                        if !cached(file.residency, fd) {
+                            return Quick::NotForMe;
+                        }
+                        let got = move_all(core, Op::Read, fd, *offset, (target, at), piece.bytes);
+                        quick(got, |e| failed(Op::Read, file, *offset, e))
+                    }
+                    Source::Path(path) => {
+                        let opened = self.open_in_passing(core, path);
+                        let Ok((fd, way)) = opened else { return Quick::NotForMe };
+                        if !cached(way, fd.as_fd()) {
+                            return Quick::NotForMe;
+                        }
+                        let fd = fd.as_fd();
+                        let got = move_all(core, Op::Read, fd, *offset, (target, at), piece.bytes);
+                        let place = || format!("{} at byte {offset}", path.display());
+                        quick(got, |e| BulkError::os("reading", place(), e))
+                    }
+                }
+            }
+            What::Range { .. } => Quick::NotForMe,
+        }
+    }
+
+    /// Opens a file for one read. What is odd about it is said by the careful way.
+    fn open_in_passing(
+        &mut self,
+        core: &Core,
+        path: &Path,
+    ) -> io::Result<(std::os::fd::OwnedFd, Residency)> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let known = self.devices.iter().find(|(device, _)| *device == stat.st_dev);
+        let way = match known {
+            Some((_, way)) => *way,
+            None => {
+                let way = core.residency(stat.st_dev, FileType::RegularFile, fd.as_fd());
+                self.devices.push((stat.st_dev, way));
+                way
+            }
+        };
+        Ok((fd, way))
+    }
+}
+
+fn quick(got: io::Result<usize>, failed: impl FnOnce(&io::Error) -> BulkError) -> Quick {
+    got.map_or_else(|error| Quick::Failed(failed(&error)), Quick::Done)
+}

@@ -1,0 +1,207 @@
+//! Transfers in the order of a stream, on a real GPU where there is one and on a driver without a device
+//! (`fake/cuda.cpp`) everywhere.
+//!
+//! A closed gate stands for a long kernel: what is behind it in the stream waits.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bulk::{Access, Bulk, BulkError, Cause, Options, Place, Request};
+use common::{check_file, make, quiet};
+use gpu::{Copy, CopyQueue, CudaGpu, CudaOptions, Gpu, GpuError, Span};
+
+const BYTES: usize = 3 << 20;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The GPU by CUDA; `None` where there is none.
+fn cuda() -> Option<Arc<dyn Gpu>> {
+    match CudaGpu::open(CudaOptions { index: 0, window: false }) {
+        Ok(gpu) => Some(Arc::new(gpu)),
+        Err(GpuError::Unavailable(why)) => {
+            println!("skipped: {why}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Runs a test of this file again, by the driver without a device.
+fn with_fake(test: &str, variables: &[(&str, &str)]) {
+    let folder = tempfile::tempdir().unwrap();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    // Functions that the driver has and the fake does not: all fail.
+    let api = std::fs::read_to_string(crates.join("cuda/src/api.rs")).unwrap();
+    let names = api.split('"').filter(|word| word.starts_with("cu") && !word.contains(' '));
+    let weak = names.map(|name| format!("__attribute__((weak)) int {name}() {{ return 1; }}\n"));
+    let rest = folder.path().join("rest.c");
+    std::fs::write(&rest, weak.collect::<String>()).unwrap();
+    let compile = |tool: &str, arguments: &[&str], sources: &[&Path], target: &str| {
+        let mut compiler = Command::new(tool);
+        compiler.args(["-fPIC", "-O1", "-w"]).args(arguments).args(sources);
+        assert!(compiler.arg("-o").arg(folder.path().join(target)).status().unwrap().success());
+    };
+    compile("g++", &["-x", "c", "-std=gnu11", "-c"], &[&rest], "rest.o");
+    let object = folder.path().join("rest.o");
+    let fake = crates.join("bulk/tests/fake/cuda.cpp");
+    compile("g++", &["-shared", "-std=c++17", "-pthread"], &[&fake, &object], "libcuda.so.1");
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
+        .env("LD_LIBRARY_PATH", folder.path())
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+    assert!(text.contains("1 passed") && !text.contains("skipped"), "{text}\n{errors}");
+}
+
+/// Brings device memory into a new vector, in the order of a stream of ours.
+fn bring(
+    gpu: &dyn Gpu,
+    queue: &mut dyn CopyQueue,
+    address: u64,
+    bytes: usize,
+) -> impl FnOnce(&mut dyn CopyQueue) -> Vec<u8> + use<> {
+    let host = gpu.allocate_host(bytes as u64).unwrap();
+    queue.start_to_host(Span { host: &host, host_offset: 0, device: address, bytes }).unwrap();
+    let mark = queue.mark().unwrap();
+    move |queue| {
+        queue.wait(mark).unwrap();
+        let mut data = vec![0; bytes];
+        host.read_bytes(0, &mut data);
+        data
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: the test below brings one"]
+fn order_on_cuda() {
+    let Some(gpu) = cuda() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    make(&path, BYTES as u64 + 4096, 5);
+    let bulk = Bulk::open(Options { gpu: Some(Arc::clone(&gpu)), ..quiet() }).unwrap();
+    let file = bulk.open_file(&path, Access::ReadWrite).unwrap();
+    let memory = gpu.allocate_device(BYTES as u64).unwrap();
+    let mut ours = gpu.copy_queue().unwrap();
+    let mut stream = gpu.copy_queue().unwrap();
+    // The first gate allocates what all of them share.
+    drop(gpu.stream_gate(stream.stream()).unwrap());
+
+    // A long kernel; a read behind it; what comes after the read.
+    let kernel = gpu.stream_gate(stream.stream()).unwrap();
+    let begin = Instant::now();
+    let request = Request::read(&file, 4096, Place::device(memory.address, BYTES as u64));
+    let transfer = bulk.submit_on_stream(request, stream.stream()).unwrap();
+    let asked = begin.elapsed();
+    let after = bring(gpu.as_ref(), stream.as_mut(), memory.address, BYTES);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!transfer.is_done());
+    let meanwhile = bring(gpu.as_ref(), ours.as_mut(), memory.address, BYTES)(ours.as_mut());
+    assert!(meanwhile.iter().all(|byte| *byte == 0), "untouched before the kernel has ended");
+    println!("asked in {asked:?}");
+    assert!(asked < Duration::from_millis(5), "{asked:?}");
+    drop(kernel);
+    let data = after(stream.as_mut());
+    storage::pattern::check(&data, 4096, 5).unwrap();
+    assert_eq!(transfer.wait(MINUTE).unwrap(), Some(BYTES as u64));
+
+    // A write takes what the stream has put there before it.
+    let kernel = gpu.stream_gate(stream.stream()).unwrap();
+    let host = gpu.allocate_host(BYTES as u64).unwrap();
+    storage::pattern::fill_region(&host, 0, BYTES, 0, 6);
+    let span = Span { host: &host, host_offset: 0, device: memory.address, bytes: BYTES };
+    stream.start_to_device(span).unwrap();
+    let request = Request::write(&file, 0, Place::device(memory.address, BYTES as u64));
+    let transfer = bulk.submit_on_stream(request, stream.stream()).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    check_file(&path, 0, BYTES, 5);
+    drop(kernel);
+    assert_eq!(transfer.wait(MINUTE).unwrap(), Some(BYTES as u64));
+    check_file(&path, 0, BYTES, 6);
+
+    // Cancelled behind a kernel: it ends at once, moves nothing, and the stream goes on.
+    let kernel = gpu.stream_gate(stream.stream()).unwrap();
+    let request = Request::read(&file, 0, Place::device(memory.address, 4096));
+    let transfer = bulk.submit_on_stream(request, stream.stream()).unwrap();
+    transfer.cancel();
+    assert!(matches!(transfer.wait(MINUTE), Err(BulkError::Cancelled)));
+    let after = bring(gpu.as_ref(), stream.as_mut(), memory.address, 4096);
+    drop(kernel);
+    storage::pattern::check(&after(stream.as_mut()), 0, 6).unwrap();
+
+    // Many on several streams, all behind kernels.
+    let mut streams: Vec<_> = (0..8).map(|_| gpu.copy_queue().unwrap()).collect();
+    let kernels: Vec<_> =
+        streams.iter().map(|stream| gpu.stream_gate(stream.stream()).unwrap()).collect();
+    let begin = Instant::now();
+    let transfers: Vec<_> = (0..64_u64)
+        .map(|i| {
+            let place = Place::device(memory.address + i * 16384, 16384);
+            let stream = streams[usize::try_from(i).unwrap() % 8].stream();
+            bulk.submit_on_stream(Request::read(&file, i * 16384, place), stream).unwrap()
+        })
+        .collect();
+    println!("64 asked in {:?}", begin.elapsed());
+    assert!(transfers.iter().all(|transfer| !transfer.is_done()));
+    drop(kernels);
+    for transfer in &transfers {
+        assert_eq!(transfer.wait(MINUTE).unwrap(), Some(16384));
+    }
+    let data = bring(gpu.as_ref(), streams[0].as_mut(), memory.address, 64 * 16384);
+    storage::pattern::check(&data(streams[0].as_mut()), 0, 6).unwrap();
+    assert_eq!(bulk.counters().in_flight, 0);
+    let fallbacks = bulk.counters().fallbacks(Cause::StreamWords);
+    assert_eq!(fallbacks > 0, std::env::var_os("FAKE_NO_STREAM_WAITS").is_some());
+
+    // Addresses that are none.
+    for (address, bytes) in [(memory.address, BYTES as u64 + 1), (4096, 1)] {
+        let error = bulk.read(&file, 0, Place::device(address, bytes)).unwrap_err();
+        assert!(matches!(error, BulkError::Misuse(_)), "{error}");
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: the test below brings one"]
+fn bytes_on_cuda() {
+    let Some(gpu) = cuda() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    make(&path, 40 << 20, 1);
+    let bulk = Bulk::open(Options { gpu: Some(Arc::clone(&gpu)), ..quiet() }).unwrap();
+    let file = bulk.open_file(&path, Access::Read).unwrap();
+    let memory = gpu.allocate_device(48 << 20).unwrap();
+    let host = gpu.allocate_host(48 << 20).unwrap();
+    for (offset, bytes) in [(0, 1), (4095, 300_000), (77, 33_000_001), (0, 40 << 20)] {
+        let place = Place::device(memory.address + 13, bytes);
+        assert_eq!(bulk.read(&file, offset, place).unwrap(), bytes);
+        let bytes = usize::try_from(bytes).unwrap();
+        let device = &memory;
+        let copy = Copy { host: &host, host_offset: 0, device, device_offset: 13, bytes };
+        gpu.copy_to_host(copy).unwrap();
+        let mut data = vec![0; bytes];
+        host.read_bytes(0, &mut data);
+        storage::pattern::check(&data, offset, 1).unwrap();
+    }
+    assert!(bulk.counters().pinned_bytes_max > 0);
+}
+
+#[test]
+fn order_on_a_driver_without_a_device() {
+    with_fake("order_on_cuda", &[]);
+}
+
+#[test]
+fn order_by_host_functions() {
+    with_fake("order_on_cuda", &[("FAKE_NO_STREAM_WAITS", "1")]);
+}
+
+#[test]
+fn bytes_on_a_driver_without_a_device() {
+    with_fake("bytes_on_cuda", &[]);
+}
