@@ -140,7 +140,8 @@ impl Bulk {
     }
 
     /// Starts a request in the order of a stream: it begins when all that was in the stream before has
-    /// ended, and what comes after waits for its end. Returns at once.
+    /// ended, and what comes after waits for its end. Returns at once; the first time, after
+    /// [`Bulk::prepare_streams`].
     ///
     /// Of an interface whose streams cannot wait, a host function of the stream waits: then streams of
     /// that device wait for each other.
@@ -151,6 +152,21 @@ impl Bulk {
         self.start(request, Some(stream))
     }
 
+    /// Makes all that transfers in the order of streams need: threads, pinned memory, queues of copies. Waits
+    /// for the GPU where the driver does, so that it is best called before kernels run.
+    ///
+    /// # Errors
+    /// No GPU, no memory, no thread.
+    pub fn prepare_streams(&self) -> Result<(), BulkError> {
+        let core = self.core()?;
+        let gpu = core.gpu.as_ref().ok_or_else(|| {
+            BulkError::Misuse("streams are a GPU's, and the engine has none".to_owned())
+        })?;
+        core.prepare()?;
+        // The first gate makes what all gates share.
+        gpu.stream_gate(0).map(drop).map_err(|e| BulkError::gpu("preparing streams", &e))
+    }
+
     fn start(&self, request: Request, stream: Option<u64>) -> Result<Transfer, BulkError> {
         let (core, prepared) = (self.core()?, self.prepare(request)?);
         let job = self.job(core, prepared)?;
@@ -158,6 +174,7 @@ impl Bulk {
             let gpu = core.gpu.as_ref().ok_or_else(|| {
                 BulkError::Misuse("a stream is named, and the engine has no GPU".to_owned())
             })?;
+            core.prepare()?;
             let gate = gpu.stream_gate(stream);
             let gate = gate.map_err(|e| BulkError::gpu(format!("stream {stream:#x}"), &e))?;
             if !gate.is_word() {
@@ -330,7 +347,7 @@ impl Bulk {
         let (file, map) = (Arc::clone(&file.0), RowMap::new(file_bytes));
         let what = What::Rows { file, indices, row_bytes, place, map };
         let threads = core.knees.threads_cached.max(core.knees.threads_direct);
-        let chunk_bytes = core.knees.chunk_bytes(rows * row_bytes, threads);
+        let chunk_bytes = core.knees.chunk_bytes(rows * row_bytes, threads).min(GATHER_BYTES);
         let mut job = Job::new(Op::Read, what, rules, chunk_bytes);
         job.threads = threads;
         let job = Arc::new(job);

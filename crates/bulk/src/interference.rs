@@ -4,6 +4,19 @@ use std::time::Duration;
 
 use crate::route::Op;
 
+/// A call that is about to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// Read or write.
+    pub op: Op,
+    /// Where in the file.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: usize,
+    /// Whether it goes around the page cache.
+    pub direct: bool,
+}
+
 /// What happens to one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strike {
@@ -17,8 +30,24 @@ pub enum Strike {
     Short(usize),
 }
 
-/// Decides about each read and write of a file before it is made.
+/// Something that the system may refuse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// To know which pages are cached.
+    Residency,
+    /// An io_uring.
+    Ring,
+    /// A thread.
+    Thread,
+}
+
+/// Decides about calls before they are made.
 pub trait Interference: Send + Sync {
-    /// What happens to this one.
-    fn strike(&self, op: Op, offset: u64, bytes: usize) -> Strike;
+    /// What happens to this read or write of a file.
+    fn strike(&self, call: Call) -> Strike;
+    /// Whether the system refuses this.
+    fn refuses(&self, need: Need) -> bool {
+        let _ = need;
+        false
+    }
 }

@@ -57,7 +57,7 @@ pub use counters::{Counters, RouteCount};
 pub use engine::Bulk;
 pub use error::BulkError;
 pub use file::{Access, CachePolicy, File};
-pub use interference::{Interference, Strike};
+pub use interference::{Call, Interference, Need, Strike};
 pub use knees::Knees;
 pub use log::Log;
 pub use place::Place;

@@ -122,7 +122,7 @@ pub(crate) fn make(
         let (from, to) = chunk_of(offset, place.bytes(), chunks, chunk_bytes, chunk);
         let to = to.min(offset + bytes);
         if from < to {
-            found.add(op, file, rules, (from, to - from), place);
+            found.add((op, file, rules, place), offset, (from, to - from));
         }
     }
     let small = op == Op::Read && chunks == 1 && place.bytes() <= knees.window_bytes_max;
@@ -175,18 +175,16 @@ struct Found {
     direct: u64,
     no_direct: bool,
     unknown: bool,
-    unaligned: bool,
     below: bool,
 }
 
 impl Found {
+    /// Adds the chunk of `bytes` bytes at `from` of a request that begins at `first`.
     fn add(
         &mut self,
-        op: Op,
-        file: &Inner,
-        rules: Rules,
+        (op, file, rules, place): (Op, &Inner, Rules, &Place),
+        first: u64,
         (from, bytes): (u64, u64),
-        place: &Place,
     ) {
         let found = match op {
             Op::Read => runs::to_read(file, rules, from, bytes),
@@ -198,10 +196,10 @@ impl Found {
         self.unknown |= found.unknown;
         self.below |= found.cold_bytes > 0 && bytes < rules.direct_bytes_min;
         let runs = match (op, &place.kind) {
-            (Op::Read, Kind::Host(_)) => {
-                let apart = runs::edges_apart(&found, file.direct().map(|(_, a)| *a));
-                self.unaligned |= apart.len() > found.runs.len();
-                apart
+            (Op::Read, Kind::Host(memory)) => {
+                let address = memory.address() + (from - first);
+                let alignment = file.direct().map(|(_, alignment)| *alignment);
+                runs::straight(&found, alignment, from, address).unwrap_or(found.runs)
             }
             _ => found.runs,
         };
@@ -237,7 +235,7 @@ impl Found {
             }
         }];
         if self.no_direct {
-            reasons.push("not around the page cache: the file system refuses O_DIRECT".to_owned());
+            reasons.push("not around the page cache: the file system has no direct I/O".to_owned());
         }
         if self.below {
             let knee = core.knees.direct_bytes_min;

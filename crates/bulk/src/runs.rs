@@ -127,8 +127,31 @@ pub(crate) fn to_write(file: &Inner, policy: CachePolicy, offset: u64, bytes: u6
     found
 }
 
+/// The runs by which a range is read straight into host memory, whose byte for `offset` is at `address`;
+/// `None` where direct I/O does not take that memory.
+pub(crate) fn straight(
+    found: &Runs,
+    alignment: Option<Alignment>,
+    offset: u64,
+    address: u64,
+) -> Option<Vec<Run>> {
+    let runs = edges_apart(found, alignment);
+    let fits = |run: &Run| {
+        run.way == Way::Cached
+            || alignment.is_some_and(|a| fits(a, run, address + (run.offset - offset)))
+    };
+    runs.iter().all(fits).then_some(runs)
+}
+
+/// Whether direct I/O takes a run into memory at an address.
+pub(crate) fn fits(alignment: Alignment, run: &Run, address: u64) -> bool {
+    run.offset.is_multiple_of(alignment.offset_bytes)
+        && run.bytes.is_multiple_of(alignment.offset_bytes)
+        && address.is_multiple_of(alignment.memory_bytes)
+}
+
 /// Cuts unaligned edges off direct runs: host memory must not be written beyond what was asked for.
-pub(crate) fn edges_apart(found: &Runs, alignment: Option<Alignment>) -> Vec<Run> {
+fn edges_apart(found: &Runs, alignment: Option<Alignment>) -> Vec<Run> {
     let Some(alignment) = alignment else { return found.runs.clone() };
     let mut apart = Vec::new();
     for run in &found.runs {

@@ -105,6 +105,15 @@ impl Seat {
         core.counters.unpinned(std::mem::take(&mut self.pinned));
     }
 
+    /// Makes memory, queue and ring now.
+    pub fn prepare(&mut self, core: &Core) -> Result<(), BulkError> {
+        self.memory(core)?;
+        let queue = self.queue(core)?;
+        // The first mark settles how marks are made.
+        let mark = queue.mark().map_err(|e| BulkError::gpu("making a queue of copies", &e))?;
+        queue.wait(mark).map_err(|e| BulkError::gpu("making a queue of copies", &e))
+    }
+
     /// The memory of all slots, pinned where there is a GPU.
     fn memory(&mut self, core: &Core) -> Result<Region, BulkError> {
         if let Some(memory) = &self.memory {

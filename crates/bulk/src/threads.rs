@@ -15,7 +15,7 @@ use storage::Residency;
 use crate::counters;
 use crate::error::BulkError;
 use crate::file::{Access, Inner};
-use crate::interference::Interference;
+use crate::interference::{Interference, Need};
 use crate::job::Job;
 use crate::knees::{CALLERS_MAX, INLINE_SLOTS, Knees, PAGE_BYTES};
 use crate::route::Cause;
@@ -36,6 +36,7 @@ pub(crate) struct Core {
     pub interference: Option<Arc<dyn Interference>>,
     work: Mutex<Work>,
     wake: Condvar,
+    prepared: Condvar,
     gates: Mutex<Gates>,
     gates_wake: Condvar,
     spare: Mutex<Spare>,
@@ -49,6 +50,12 @@ struct Work {
     workers: Vec<JoinHandle<()>>,
     refused: bool,
     stopped: bool,
+    /// Workers are to make all that they may need, or have.
+    prepare: bool,
+    /// Those that have not yet.
+    preparing: usize,
+    /// Why one could not.
+    unprepared: Option<BulkError>,
 }
 
 /// Seats of threads that carry out small requests themselves.
@@ -86,11 +93,17 @@ impl Core {
             interference,
             work: Mutex::default(),
             wake: Condvar::new(),
+            prepared: Condvar::new(),
             gates: Mutex::default(),
             gates_wake: Condvar::new(),
             spare: Mutex::default(),
             residency: Mutex::default(),
         }
+    }
+
+    /// Whether tests have the system refuse this.
+    pub fn refuses(&self, need: Need) -> bool {
+        self.interference.as_ref().is_some_and(|interference| interference.refuses(need))
     }
 
     /// Opens a file; how its cached pages are found out is asked once a device.
@@ -105,7 +118,10 @@ impl Core {
             return *known;
         }
         let magic = rustix::fs::fstatfs(fd).map_or(0, |s| s.f_type.cast_unsigned());
-        let found = Residency::choose(magic, kind, fd);
+        let found = match self.refuses(Need::Residency) {
+            true => Residency::Unknown,
+            false => Residency::choose(magic, kind, fd),
+        };
         lock(&self.residency).insert((device, regular), found);
         found
     }
@@ -152,7 +168,11 @@ impl Core {
         let index = work.workers.len();
         let core = Arc::clone(self);
         let thread = std::thread::Builder::new().name(format!("bulk-{index}"));
-        match thread.spawn(move || core.serve(index)) {
+        let spawned = match self.refuses(Need::Thread) {
+            true => Err(std::io::Error::other("refused on purpose")),
+            false => thread.spawn(move || core.serve(index)),
+        };
+        match spawned {
             Ok(handle) => {
                 self.counters.threads.fetch_add(1, Ordering::Relaxed);
                 work.workers.push(handle);
@@ -166,11 +186,61 @@ impl Core {
         }
     }
 
+    /// Starts all workers, and has each make all that it may need of the GPU. While a stream waits for
+    /// transfers, nothing must be allocated: the driver might wait for that stream first.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn prepare(self: &Arc<Self>) -> Result<(), BulkError> {
+        let mut work = lock(&self.work);
+        if work.prepare && work.preparing == 0 {
+            return work.unprepared.clone().map_or(Ok(()), Err);
+        }
+        if !work.prepare {
+            while work.workers.len() < self.threads_max && !work.refused {
+                self.start_worker(&mut work);
+            }
+            if work.workers.is_empty() {
+                let what = "transfers in the order of streams".to_owned();
+                let why = "no thread could be started".to_owned();
+                return Err(BulkError::Unsupported { what, why });
+            }
+            work.prepare = true;
+            work.preparing = work.workers.len();
+            self.wake.notify_all();
+        }
+        while work.preparing > 0 && !work.stopped {
+            work = self.prepared.wait(work).unwrap_or_else(PoisonError::into_inner);
+        }
+        work.unprepared.clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether streams wait for transfers, or may soon.
+    pub fn is_prepared(&self) -> bool {
+        lock(&self.work).prepare
+    }
+
+    /// A worker's part of [`Core::prepare`].
+    fn prepare_seat(&self, seat: &mut Seat) {
+        let result = seat.prepare(self);
+        let mut work = lock(&self.work);
+        work.preparing -= 1;
+        if let Err(error) = result {
+            work.unprepared.get_or_insert(error);
+        }
+        self.prepared.notify_all();
+    }
+
     /// A worker's life.
     fn serve(&self, index: usize) {
         let bytes = usize::try_from(self.knees.slot_bytes).expect("at most 64 MiB");
         let mut seat = Seat::new(bytes, self.knees.slots);
+        let mut prepared = false;
         loop {
+            if !prepared && self.is_prepared() {
+                prepared = true;
+                self.prepare_seat(&mut seat);
+            }
             while seat.has_room() {
                 let Some((job, chunk)) = self.claim(index) else { break };
                 seat.begin(self, &job, chunk);
@@ -178,7 +248,7 @@ impl Core {
             }
             if !seat.is_idle() {
                 seat.wait(self);
-            } else if !self.wait_for_work(index) {
+            } else if !self.wait_for_work(index, prepared) {
                 return seat.retire(self);
             }
         }
@@ -189,9 +259,12 @@ impl Core {
     }
 
     /// Sleeps until there is something to claim; false at the end.
-    fn wait_for_work(&self, index: usize) -> bool {
+    fn wait_for_work(&self, index: usize, prepared: bool) -> bool {
         let mut work = lock(&self.work);
         while !work.stopped {
+            if work.prepare != prepared {
+                return true;
+            }
             if work.jobs.iter().any(|job| index < job.threads) {
                 return true;
             }
@@ -207,8 +280,10 @@ impl Core {
             return false;
         }
         let kept = {
+            // A seat that would have to be made now might wait for a stream that waits for a transfer.
+            let prepared = self.is_prepared();
             let mut spare = lock(&self.spare);
-            if spare.out >= CALLERS_MAX {
+            if spare.out >= CALLERS_MAX || (prepared && spare.seats.is_empty()) {
                 return false;
             }
             spare.out += 1;

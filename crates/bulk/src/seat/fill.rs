@@ -14,11 +14,14 @@ use super::flight::Phase;
 use super::ring::RingOp;
 use crate::error::BulkError;
 use crate::file::Inner;
-use crate::interference::Strike;
+use crate::interference::{Call, Need, Strike};
 use crate::job::{Piece, Source, Target};
 use crate::route::{Cause, Op, Route};
 use crate::runs::{self, Run, Runs, Way};
 use crate::threads::Core;
+
+/// Source: Linux; for errors that have no number.
+const EIO: i32 = 5;
 
 /// Memory that a part is read into or written from: the region, and where its first byte lies.
 type Spot = (Region, usize);
@@ -32,7 +35,7 @@ fn call(
     (memory, at): (&Region, usize),
     bytes: usize,
 ) -> io::Result<usize> {
-    let bytes = core.strike(op, offset, bytes)?;
+    let bytes = core.strike(Call { op, offset, bytes, direct: false })?;
     match op {
         Op::Read => uring::read_at(file, offset, memory, at, bytes),
         Op::Write => uring::write_at(file, offset, memory, at, bytes),
@@ -79,9 +82,7 @@ fn is_transient(errno: i32) -> bool {
 }
 
 fn fits(alignment: Alignment, run: &Run, memory: &Region, at: usize) -> bool {
-    run.offset.is_multiple_of(alignment.offset_bytes)
-        && run.bytes.is_multiple_of(alignment.offset_bytes)
-        && (memory.address() + at as u64).is_multiple_of(alignment.memory_bytes)
+    runs::fits(alignment, run, memory.address() + at as u64)
 }
 
 impl Seat {
@@ -173,12 +174,8 @@ impl Seat {
         };
         let alignment = direct.then(|| file.direct().map(|(_, alignment)| *alignment)).flatten();
         if let Some((memory, at)) = straight {
-            let fits = |run: &Run| {
-                let at = at + offset_in(&piece, run);
-                run.way == Way::Cached || alignment.is_some_and(|a| fits(a, run, &memory, at))
-            };
-            let runs = runs::edges_apart(&found, alignment);
-            if runs.iter().all(fits) {
+            let address = memory.address() + at as u64;
+            if let Some(runs) = runs::straight(&found, alignment, piece.offset, address) {
                 found.runs = runs;
                 return Ok(((memory, at), found));
             }
@@ -245,15 +242,18 @@ impl Seat {
         host: bool,
     ) -> Result<(), BulkError> {
         let bytes = usize::try_from(op.to - op.from).expect("at most a slot");
-        let bytes = match core.strike(op.op, op.from, bytes) {
-            Err(error) if error.raw_os_error().is_some_and(is_transient) => bytes,
-            struck => struck.map_err(|e| failed(op.op, file, op.from, &e))?,
+        let call = Call { op: op.op, offset: op.from, bytes, direct: true };
+        let bytes = match core.strike(call).map_err(|e| e.raw_os_error().unwrap_or(EIO)) {
+            Err(errno) if is_transient(errno) => bytes,
+            Err(errno) => return self.answered(core, file, op, -errno, host),
+            Ok(bytes) => bytes,
         };
         // Whole blocks only.
         let bytes = (bytes as u64 / 4096).max(1) * 4096;
         let (slot, fd) = (op.slot, Arc::clone(&op.file));
-        let ready = self.ring.ready(|error| {
-            core.counters.fell_back(Cause::RingRefused, || error.to_string());
+        let refused = core.refuses(Need::Ring);
+        let ready = self.ring.ready(refused, |why| {
+            core.counters.fell_back(Cause::RingRefused, || why);
         });
         if ready && self.ring.push(op.clone(), bytes) {
             self.flight(slot).waiting += 1;
@@ -265,7 +265,7 @@ impl Seat {
             Op::Write => uring::write_at(fd.as_fd(), op.from, &op.memory, op.at, bytes),
         };
         let answer = answer.map_or_else(
-            |error| -error.raw_os_error().unwrap_or(5),
+            |error| -error.raw_os_error().unwrap_or(EIO),
             |count| i32::try_from(count).expect("at most a slot"),
         );
         self.answered(core, file, op, answer, host)
@@ -477,7 +477,7 @@ fn note(core: &Core, file: &Inner, found: &Runs) {
     counters.cold_bytes.fetch_add(found.cold_bytes, Ordering::Relaxed);
     if found.no_direct {
         counters.fell_back(Cause::NoDirect, || {
-            format!("{}: the file system refuses O_DIRECT; through the page cache", file.name())
+            format!("{}: the file system has no direct I/O; through the page cache", file.name())
         });
     }
     if found.unknown {
@@ -499,9 +499,10 @@ pub(crate) fn route_of(host: bool, way: Way, window: bool) -> Route {
 
 impl Core {
     /// Bytes of a call that tests let pass; an error where they do not.
-    pub(super) fn strike(&self, op: Op, offset: u64, bytes: usize) -> io::Result<usize> {
+    pub(super) fn strike(&self, call: Call) -> io::Result<usize> {
+        let bytes = call.bytes;
         let Some(interference) = &self.interference else { return Ok(bytes) };
-        match interference.strike(op, offset, bytes) {
+        match interference.strike(call) {
             Strike::Pass => Ok(bytes),
             Strike::Short(most) => Ok(bytes.min(most.max(1))),
             Strike::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),

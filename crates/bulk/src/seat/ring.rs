@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mem::Region;
-use uring::{Ended, Kind, Ring, RingOptions, Transfer, UringError};
+use uring::{Ended, Kind, Ring, RingOptions, Transfer};
 
 use crate::route::Op;
 use crate::runs::Run;
@@ -31,6 +31,10 @@ pub(super) struct RingOp {
     pub file: Arc<OwnedFd>,
 }
 
+fn made(options: RingOptions) -> Result<Ring, String> {
+    Ring::new(options).map_err(|error| error.to_string())
+}
+
 #[derive(Default)]
 pub(super) struct RingOps {
     ring: Option<Ring>,
@@ -40,8 +44,8 @@ pub(super) struct RingOps {
 }
 
 impl RingOps {
-    /// Makes the ring; false where there is none.
-    pub fn ready(&mut self, refused: impl FnOnce(&UringError)) -> bool {
+    /// Makes the ring; false where there is none. `forbidden` is a refusal on purpose.
+    pub fn ready(&mut self, forbidden: bool, refused: impl FnOnce(String)) -> bool {
         if self.ring.is_none() && !self.refused {
             let options = RingOptions {
                 depth: DEPTH,
@@ -49,11 +53,11 @@ impl RingOps {
                 files: Vec::new(),
                 buffers: Vec::new(),
             };
-            match Ring::new(options) {
+            match if forbidden { Err("on purpose".to_owned()) } else { made(options) } {
                 Ok(ring) => self.ring = Some(ring),
-                Err(error) => {
+                Err(why) => {
                     self.refused = true;
-                    refused(&error);
+                    refused(why);
                 }
             }
         }

@@ -1,6 +1,8 @@
 //! Files of self-describing bytes, memory with sentinels around it, and engines to move between them.
 #![allow(dead_code)]
 
+pub mod odd;
+
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};

