@@ -10,9 +10,10 @@ use gpu::Gpu;
 use crate::args::{BenchArgs, CompareArgs, Drive, Key, Override, PathName, QueueMemory, ShapeArgs};
 use crate::bench::data::Data;
 use crate::bench::drive::SoftwareDrive;
-use crate::bench::measure::{Measurement, cpu_since};
+use crate::bench::measure::{Course, Measurement, cpu_since};
 use crate::bench::settings::Settings;
 use crate::bench::{cpu, paths};
+use crate::interrupt;
 use crate::printer::Progress;
 use crate::report::Row;
 
@@ -174,29 +175,74 @@ impl Comparison {
         Ok(Self { drive, gpu, data, args: args.clone(), progress, done: 0 })
     }
 
-    /// Measures a row.
+    /// Measures all rows, one repeat of each in turn, so that what changes on the machine meanwhile falls
+    /// on all of them. `ended` is told of each row when it is over. Ends early when asked to, with the
+    /// rows that have at least one repeat.
     ///
     /// # Errors
-    /// The path cannot be opened, or broke.
-    pub fn run(&mut self, cell: &Cell) -> Result<Row> {
-        let before = cpu::process_seconds();
+    /// A path cannot be opened, or broke.
+    pub fn run(
+        &mut self,
+        cells: &[Cell],
+        mut ended: impl FnMut(&Row) -> Result<()>,
+    ) -> Result<Vec<Row>> {
+        let settings: Vec<Settings> =
+            cells.iter().map(|cell| settings(&self.args, cell)).collect::<Result<_>>()?;
+        let mut courses: Vec<(Option<Course>, f64)> = cells.iter().map(|_| (None, 0.0)).collect();
+        let mut rows = Vec::new();
+        for repeat in 1..=self.args.repeats {
+            for ((cell, settings), (course, cpu_s)) in cells.iter().zip(&settings).zip(&mut courses)
+            {
+                if interrupt::asked() {
+                    break;
+                }
+                let before = cpu::process_seconds();
+                *course = Some(self.turn(cell, settings, course.take())?);
+                *cpu_s += cpu_since(before);
+                if repeat == self.args.repeats
+                    && let Some(course) = course.take()
+                {
+                    rows.push(self.row(cell, settings, course, *cpu_s));
+                    ended(&rows[rows.len() - 1])?;
+                }
+            }
+        }
+        // Of an interrupted run: those that were not complete.
+        let begun = cells.iter().zip(&settings).zip(courses);
+        for ((cell, settings), (course, cpu_s)) in begun {
+            if let Some(course) = course {
+                rows.push(self.row(cell, settings, course, cpu_s));
+                ended(&rows[rows.len() - 1])?;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// One repeat of a row.
+    fn turn(&mut self, cell: &Cell, settings: &Settings, course: Option<Course>) -> Result<Course> {
         let named = || format!("path {} at {} SMs", cell.path.name(), cell.sms);
-        let settings = settings(&self.args, cell)?;
         let point = &settings.points[0];
         let mut options = settings.path_options(point);
         if cell.deep_storage {
             options.storage_depth = cell.shape.depth - 1;
         }
-        let measurement = Measurement::new(&settings, point, &mut self.data)?;
+        let mut measurement = match course {
+            Some(course) => Measurement::resume(settings, point, &mut self.data, course),
+            None => Measurement::new(settings, point, &mut self.data)?,
+        };
         let mut runner = paths::open(&options, measurement.data(), &self.gpu, Some(&self.drive))
             .with_context(named)?;
-        let mut row =
-            measurement.run(runner.as_mut(), &mut self.progress, self.done).with_context(named)?;
-        drop(runner);
-        self.done += u64::from(self.args.repeats);
-        row.close_bill(cpu_since(before));
+        measurement.turn(runner.as_mut(), &mut self.progress, self.done).with_context(named)?;
+        self.done += 1;
+        Ok(measurement.pause())
+    }
+
+    fn row(&mut self, cell: &Cell, settings: &Settings, course: Course, cpu_s: f64) -> Row {
+        let point = &settings.points[0];
+        let mut row = Measurement::resume(settings, point, &mut self.data, course).finish();
+        row.close_bill(cpu_s);
         row.setting = cell.setting.to_owned();
-        Ok(row)
+        row
     }
 
     /// The drive, for words about it.

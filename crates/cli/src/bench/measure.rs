@@ -13,7 +13,7 @@ use crate::bench::cpu;
 use crate::bench::data::Data;
 use crate::bench::gpu_load::{GpuLoad, LoadMeter};
 use crate::bench::order::Order;
-use crate::bench::round::{Bill, Round, RoundOutcome, Runner};
+use crate::bench::round::{Bill, Description, Round, RoundOutcome, Runner};
 use crate::bench::settings::{Point, Settings};
 use crate::bench::summary::{Repeat, Summary};
 use crate::interrupt;
@@ -31,17 +31,26 @@ const FAULTY_IOS_MIN: u64 = 2048;
 /// Bytes compared at once.
 const COMPARE_BYTES: usize = 1 << 20;
 
-/// A row under way.
-pub struct Measurement<'a> {
-    settings: &'a Settings,
-    point: &'a Point,
-    data: &'a mut Data,
+/// How far a row has come: what is left of it while other rows have their turn.
+pub struct Course {
     order: Order,
     seen: Vec<bool>,
     distinct: u64,
     planned: u64,
     rate: f64,
     summary: Summary,
+    bill: Bill,
+    cached_before: f64,
+    description: Description,
+    load: GpuLoad,
+}
+
+/// A row under way.
+pub struct Measurement<'a> {
+    settings: &'a Settings,
+    point: &'a Point,
+    data: &'a mut Data,
+    course: Course,
 }
 
 impl<'a> Measurement<'a> {
@@ -60,17 +69,34 @@ impl<'a> Measurement<'a> {
         );
         let blocks = data.bytes() / io;
         let random = settings.args.access == Access::Random;
-        Ok(Self {
-            settings,
-            point,
+        let course = Course {
             order: Order::new(blocks, random, settings.args.seed),
             seen: vec![false; usize::try_from(blocks).context("too many blocks")?],
-            data,
             distinct: 0,
             planned: 0,
             rate: 0.0,
             summary: Summary::default(),
-        })
+            bill: Bill::default(),
+            cached_before: data.cached_share(),
+            description: Description::default(),
+            load: GpuLoad::default(),
+        };
+        Ok(Self { settings, point, data, course })
+    }
+
+    /// Goes on with a row, on the data that it has begun with.
+    pub fn resume(
+        settings: &'a Settings,
+        point: &'a Point,
+        data: &'a mut Data,
+        course: Course,
+    ) -> Self {
+        Self { settings, point, data, course }
+    }
+
+    /// Leaves the row as it stands, for others to have their turn.
+    pub fn pause(self) -> Course {
+        self.course
     }
 
     /// The data.
@@ -88,31 +114,48 @@ impl<'a> Measurement<'a> {
         progress: &mut Progress,
         done: u64,
     ) -> Result<Row> {
-        let cached_before = self.data.cached_share();
-        let bill_before = runner.bill();
-        let meter = LoadMeter::start(runner.describe().pci.as_deref());
         for repeat in 0..self.settings.args.repeats {
-            let what = format!(
-                "{} {}",
-                self.point.path.name(),
-                crate::units::bytes(u64::from(self.point.io_bytes))
-            );
-            progress.show(done + u64::from(repeat), &what);
-            self.repeat(runner, &meter)?;
+            self.turn(runner, progress, done + u64::from(repeat))?;
             if interrupt::asked() {
                 break;
             }
         }
-        let bill = runner.bill();
-        let mut row = self.summary.row(self.settings, self.point, &runner.describe());
-        row.charge(&bill_before, &bill);
-        row.note_load(meter.end());
+        Ok(self.finish())
+    }
+
+    /// Runs one repeat, on a runner that need not be the one of the repeat before.
+    ///
+    /// # Errors
+    /// The path broke, or a given file changed.
+    pub fn turn(
+        &mut self,
+        runner: &mut dyn Runner,
+        progress: &mut Progress,
+        done: u64,
+    ) -> Result<()> {
+        let io = crate::units::bytes(u64::from(self.point.io_bytes));
+        progress.show(done, &format!("{} {io}", self.point.path.name()));
+        let before = runner.bill();
+        let meter = LoadMeter::start(runner.describe().pci.as_deref());
+        self.repeat(runner, &meter)?;
+        self.course.bill.add_between(&before, &runner.bill());
+        self.course.description = runner.describe();
+        self.course.load = meter.end();
+        Ok(())
+    }
+
+    /// The row of all repeats so far.
+    pub fn finish(self) -> Row {
+        let Course { summary, bill, description, load, .. } = &self.course;
+        let mut row = summary.row(self.settings, self.point, description);
+        row.charge(bill);
+        row.note_load(load.clone());
         row.data_bytes = self.data.bytes();
-        let possible = self.planned.min(self.seen.len() as u64).max(1);
-        row.distinct_fraction = self.distinct as f64 / possible as f64;
-        row.cached_before = cached_before;
+        let possible = self.course.planned.min(self.course.seen.len() as u64).max(1);
+        row.distinct_fraction = self.course.distinct as f64 / possible as f64;
+        row.cached_before = self.course.cached_before;
         row.cached_after = self.data.cached_share();
-        Ok(row)
+        row
     }
 
     fn repeat(&mut self, runner: &mut dyn Runner, meter: &LoadMeter) -> Result<()> {
@@ -120,7 +163,7 @@ impl<'a> Measurement<'a> {
         let before = runner.bill();
         let limit = self.settings.args.ios.unwrap_or(u64::MAX);
         while (repeat.seconds < self.settings.duration.as_secs_f64()
-            || (self.settings.args.faults.is_some() && self.planned < FAULTY_IOS_MIN))
+            || (self.settings.args.faults.is_some() && self.course.planned < FAULTY_IOS_MIN))
             && repeat.ios < limit
             && !interrupt::asked()
         {
@@ -131,7 +174,7 @@ impl<'a> Measurement<'a> {
             let outcome = runner.run(&round);
             meter.timed(false);
             let outcome = outcome?;
-            self.rate = round.plan.len() as f64 / outcome.seconds.max(1e-9);
+            self.course.rate = round.plan.len() as f64 / outcome.seconds.max(1e-9);
             repeat.add(&outcome);
             self.compare(runner, &round, &outcome)?;
             self.data.check_unchanged()?;
@@ -139,7 +182,7 @@ impl<'a> Measurement<'a> {
         let after = runner.bill();
         repeat.cpu_path_s = after.cpu_path_s - before.cpu_path_s;
         repeat.cpu_all_s = after.cpu_timed_s() - before.cpu_timed_s();
-        self.summary.add(&repeat);
+        self.course.summary.add(&repeat);
         Ok(())
     }
 
@@ -149,14 +192,14 @@ impl<'a> Measurement<'a> {
         let room = self.settings.destination_bytes(self.point) / io_bytes as usize;
         let recycled = room <= runner.in_flight_max() && self.settings.args.verify == Verify::None;
         let most = if recycled { UNCHECKED_MAX } else { room };
-        let wanted = if self.rate > 0.0 {
+        let wanted = if self.course.rate > 0.0 {
             // Nothing to compare: one round may take all the time that is left.
             let round_s = match self.settings.args.verify {
                 Verify::Device => DEVICE_ROUND_S,
                 _ => ROUND_S,
             };
             let seconds = if recycled { left_s.max(round_s) } else { round_s };
-            usize::try_from(crate::units::whole(self.rate * seconds)).unwrap_or(most)
+            usize::try_from(crate::units::whole(self.course.rate * seconds)).unwrap_or(most)
         } else if self.settings.args.faults.is_some() {
             // Faults that are counted fall on the first I/Os: they shall all be there.
             most
@@ -167,10 +210,10 @@ impl<'a> Measurement<'a> {
         count = count.min(ios_left);
         if self.settings.writes() {
             // No block twice in a round: what each byte must be afterwards stays certain.
-            if self.order.left_in_pass() == 0 {
-                count = count.min(self.seen.len() as u64);
+            if self.course.order.left_in_pass() == 0 {
+                count = count.min(self.course.seen.len() as u64);
             } else {
-                count = count.min(self.order.left_in_pass());
+                count = count.min(self.course.order.left_in_pass());
             }
         }
         let mut plan = Vec::with_capacity(usize::try_from(count).context("a huge round")?);
@@ -188,16 +231,16 @@ impl<'a> Measurement<'a> {
     }
 
     fn draw(&mut self) -> BenchIo {
-        let block = self.order.next_block();
+        let block = self.course.order.next_block();
         let at = usize::try_from(block).expect("blocks were counted in `new`");
-        self.distinct += u64::from(!self.seen[at]);
-        self.seen[at] = true;
-        self.planned += 1;
+        self.course.distinct += u64::from(!self.course.seen[at]);
+        self.course.seen[at] = true;
+        self.course.planned += 1;
         let reads = match self.settings.args.op {
             OpName::Read => true,
             OpName::Write => false,
             OpName::Mix => {
-                let draw = mix(self.settings.args.seed ^ mix(self.planned)) % 100;
+                let draw = mix(self.settings.args.seed ^ mix(self.course.planned)) % 100;
                 draw < u64::from(self.settings.args.read_percent)
             }
         };
@@ -264,10 +307,11 @@ impl<'a> Measurement<'a> {
                     continue;
                 }
                 let edges = result.flags & BENCH_EDGES_RIGHT != 0;
-                self.summary.edges_right += u64::from(edges);
+                self.course.summary.edges_right += u64::from(edges);
                 if full {
                     self.data.expected(planned.source_offset, &mut expected)?;
-                    self.summary.verified += u64::from(found[place..place + io] == expected[..]);
+                    self.course.summary.verified +=
+                        u64::from(found[place..place + io] == expected[..]);
                 }
             }
         }
@@ -281,8 +325,8 @@ impl<'a> Measurement<'a> {
             let good = result.status == abi::status::SUCCESS;
             if planned.opcode != u32::from(OP_WRITE) {
                 let right = good && result.flags & BENCH_ALL_RIGHT != 0;
-                self.summary.edges_right += u64::from(right);
-                self.summary.verified += u64::from(right);
+                self.course.summary.edges_right += u64::from(right);
+                self.course.summary.verified += u64::from(right);
             } else if good {
                 self.data.note_written(planned.source_offset, u64::from(round.io_bytes));
                 written.push(planned.source_offset);
@@ -291,8 +335,8 @@ impl<'a> Measurement<'a> {
             }
         }
         let right = self.data.count_right(&written, round.io_bytes)?;
-        self.summary.edges_right += right;
-        self.summary.verified += right;
+        self.course.summary.edges_right += right;
+        self.course.summary.verified += right;
         Ok(())
     }
 
@@ -309,9 +353,9 @@ impl<'a> Measurement<'a> {
         self.data.expected(offset, expected)?;
         let edges = found[..16] == expected[..16]
             && found[found.len() - 16..] == expected[expected.len() - 16..];
-        self.summary.edges_right += u64::from(edges);
+        self.course.summary.edges_right += u64::from(edges);
         if found == expected {
-            self.summary.verified += u64::from(self.settings.args.verify == Verify::Full);
+            self.course.summary.verified += u64::from(self.settings.args.verify == Verify::Full);
         } else {
             self.data.repair(offset, bytes)?;
         }
@@ -320,38 +364,38 @@ impl<'a> Measurement<'a> {
 }
 
 impl Row {
-    /// Enters what was done between two bills, and the CPU seconds of it.
-    fn charge(&mut self, before: &Bill, after: &Bill) {
-        self.ios_at_device = after.ios_at_device - before.ios_at_device;
-        self.syscalls = after.syscalls - before.syscalls;
-        self.doorbells_gpu = after.doorbells_gpu - before.doorbells_gpu;
-        self.doorbells_cpu = after.doorbells_cpu - before.doorbells_cpu;
-        self.completions_polled_gpu = after.completions_polled_gpu - before.completions_polled_gpu;
-        self.completions_polled_cpu = after.completions_polled_cpu - before.completions_polled_cpu;
-        let request_bytes = after.request_bytes - before.request_bytes;
+    /// Enters what was done, and the CPU seconds of it.
+    fn charge(&mut self, bill: &Bill) {
+        self.ios_at_device = bill.ios_at_device;
+        self.syscalls = bill.syscalls;
+        self.doorbells_gpu = bill.doorbells_gpu;
+        self.doorbells_cpu = bill.doorbells_cpu;
+        self.completions_polled_gpu = bill.completions_polled_gpu;
+        self.completions_polled_cpu = bill.completions_polled_cpu;
+        let request_bytes = bill.request_bytes;
         self.request_bytes_per_io = request_bytes as f64 / self.ios.max(1) as f64;
-        self.bytes_host = after.bytes_host - before.bytes_host;
-        self.bytes_bounce = after.bytes_bounce - before.bytes_bounce;
-        self.bytes_direct = after.bytes_direct - before.bytes_direct;
-        self.bytes_pull = after.bytes_pull - before.bytes_pull;
-        self.bytes_push = after.bytes_push - before.bytes_push;
-        self.bytes_window = after.bytes_window - before.bytes_window;
-        self.cpu_path_s = after.cpu_path_s - before.cpu_path_s;
-        self.cpu_device_s = after.cpu_device_s - before.cpu_device_s;
-        self.cpu_gpu_s = after.cpu_gpu_s - before.cpu_gpu_s;
-        self.fence_ios = after.fence_ios - before.fence_ios;
-        self.commands_at_controller = after.commands_at_controller - before.commands_at_controller;
-        self.faults_injected = after.faults_injected - before.faults_injected;
-        self.polls = after.polls - before.polls;
+        self.bytes_host = bill.bytes_host;
+        self.bytes_bounce = bill.bytes_bounce;
+        self.bytes_direct = bill.bytes_direct;
+        self.bytes_pull = bill.bytes_pull;
+        self.bytes_push = bill.bytes_push;
+        self.bytes_window = bill.bytes_window;
+        self.cpu_path_s = bill.cpu_path_s;
+        self.cpu_device_s = bill.cpu_device_s;
+        self.cpu_gpu_s = bill.cpu_gpu_s;
+        self.fence_ios = bill.fence_ios;
+        self.commands_at_controller = bill.commands_at_controller;
+        self.faults_injected = bill.faults_injected;
+        self.polls = bill.polls;
         let fetched = self.commands_at_controller.max(1) as f64;
-        self.fetch_ns_per_command = (after.fetch_ns - before.fetch_ns) as f64 / fetched;
-        let runs = after.fetch_runs - before.fetch_runs;
+        self.fetch_ns_per_command = bill.fetch_ns as f64 / fetched;
+        let runs = bill.fetch_runs;
         self.commands_per_fetch = self.commands_at_controller as f64 / runs.max(1) as f64;
-        let in_flight_s = (after.in_flight_ns - before.in_flight_ns) as f64 * 1e-9;
+        let in_flight_s = bill.in_flight_ns as f64 * 1e-9;
         self.in_flight_mean = in_flight_s / self.seconds.max(1e-9);
         let ns_per_io = 1e9 / self.ios.max(1) as f64;
         self.cpu_path_ns_per_io = self.cpu_path_s * ns_per_io;
-        self.cpu_all_ns_per_io = (after.cpu_timed_s() - before.cpu_timed_s()) * ns_per_io;
+        self.cpu_all_ns_per_io = bill.cpu_timed_s() * ns_per_io;
     }
 
     fn note_load(&mut self, load: GpuLoad) {

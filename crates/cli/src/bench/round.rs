@@ -98,6 +98,33 @@ pub struct Bill {
 }
 
 impl Bill {
+    /// Adds what was done between two bills.
+    pub fn add_between(&mut self, before: &Self, after: &Self) {
+        self.ios_at_device += after.ios_at_device - before.ios_at_device;
+        self.syscalls += after.syscalls - before.syscalls;
+        self.doorbells_gpu += after.doorbells_gpu - before.doorbells_gpu;
+        self.doorbells_cpu += after.doorbells_cpu - before.doorbells_cpu;
+        self.completions_polled_gpu += after.completions_polled_gpu - before.completions_polled_gpu;
+        self.completions_polled_cpu += after.completions_polled_cpu - before.completions_polled_cpu;
+        self.request_bytes += after.request_bytes - before.request_bytes;
+        self.bytes_host += after.bytes_host - before.bytes_host;
+        self.bytes_bounce += after.bytes_bounce - before.bytes_bounce;
+        self.bytes_direct += after.bytes_direct - before.bytes_direct;
+        self.bytes_pull += after.bytes_pull - before.bytes_pull;
+        self.bytes_push += after.bytes_push - before.bytes_push;
+        self.bytes_window += after.bytes_window - before.bytes_window;
+        self.cpu_path_s += after.cpu_path_s - before.cpu_path_s;
+        self.cpu_device_s += after.cpu_device_s - before.cpu_device_s;
+        self.cpu_gpu_s += after.cpu_gpu_s - before.cpu_gpu_s;
+        self.in_flight_ns += after.in_flight_ns - before.in_flight_ns;
+        self.faults_injected += after.faults_injected - before.faults_injected;
+        self.fence_ios += after.fence_ios - before.fence_ios;
+        self.commands_at_controller += after.commands_at_controller - before.commands_at_controller;
+        self.fetch_ns += after.fetch_ns - before.fetch_ns;
+        self.fetch_runs += after.fetch_runs - before.fetch_runs;
+        self.polls += after.polls - before.polls;
+    }
+
     /// CPU seconds of path, emulated drive and simulated GPU.
     pub fn cpu_timed_s(&self) -> f64 {
         self.cpu_path_s + self.cpu_device_s + self.cpu_gpu_s

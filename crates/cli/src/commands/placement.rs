@@ -33,17 +33,10 @@ pub fn run(args: &PlacementArgs) -> Result<ExitCode> {
         }
     }
     let mut measured = Comparison::open(&args.compare, &cells)?;
-    let mut rows = Vec::new();
-    for cell in &cells {
-        if interrupt::asked() {
-            break;
-        }
-        let row = measured.run(cell)?;
-        if args.compare.json {
-            print(&serde_json::to_string(&row)?)?;
-        }
-        rows.push(row);
-    }
+    let rows = measured.run(&cells, |row| match args.compare.json {
+        true => print(&serde_json::to_string(row)?),
+        false => Ok(()),
+    })?;
     if !args.compare.json {
         print(&format!(
             "{SIMULATED}. Here device and host memory are the same memory of this machine, so what \

@@ -25,17 +25,10 @@ pub fn run(args: &SweepArgs) -> Result<ExitCode> {
     compare::check(&args.compare, &cells)?;
     let files = check_files(args, &paths)?;
     let mut comparison = Comparison::open(&args.compare, &cells)?;
-    let mut rows = Vec::new();
-    for cell in &cells {
-        if interrupt::asked() {
-            break;
-        }
-        let row = comparison.run(cell)?;
-        if args.compare.json {
-            print(&serde_json::to_string(&row)?)?;
-        }
-        rows.push(row);
-    }
+    let rows = comparison.run(&cells, |row| match args.compare.json {
+        true => print(&serde_json::to_string(row)?),
+        false => Ok(()),
+    })?;
     if !args.compare.json {
         print(&format!(
             "{SIMULATED}.\nOne controller, one thread that serves it, one timing model for all rows: \
