@@ -33,6 +33,14 @@ const BAD_OPTIONS: &[(&str, &[&str])] = &[
     ("bench --size 1M --io-size 4k --path ring --pinned-max 1k", &["--pinned-max"]),
     ("bench --size 1M --io-size 4k --path uring --pinned-max 1k", &["--pinned-max"]),
     ("bench --size 1M --dir nowhere", &["nowhere", "No such file"]),
+    (
+        "bench --size 1M --io-size 4k --path posix --cache direct --dir /dev/shm",
+        &["--cache direct", "/dev/shm", "in memory"],
+    ),
+    (
+        "bench --size 1M --io-size 4k --path uring --cache direct --dir /dev/shm",
+        &["--cache direct", "/dev/shm", "in memory"],
+    ),
     ("bench --memory host --path bam", &["--memory host", "bam"]),
     ("bench --sq host --path ring", &["--sq", "bam and copilot"]),
     ("bench --sq vram", &["vram", "--sq"]),

@@ -46,6 +46,15 @@ fn total(offset: u64, bytes: u64) -> u64 {
     (offset + bytes).div_ceil(PAGE_BYTES) - offset / PAGE_BYTES
 }
 
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC`. Source: Linux uapi magic.h.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Whether the file system keeps its files in memory, so that nothing goes past the page cache, even where
+/// the kernel takes `O_DIRECT` for it (tmpfs since Linux 6.6).
+pub fn is_in_memory(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|s| IN_MEMORY.contains(&s.f_type.cast_unsigned()))
+}
+
 /// Asks by `cachestat`.
 ///
 /// # Errors

@@ -282,6 +282,11 @@ impl Data {
         Ok(found)
     }
 
+    /// Whether its file system keeps files in memory.
+    pub fn is_in_memory(&self) -> bool {
+        uring::residency::is_in_memory(self.file.as_fd())
+    }
+
     /// Share of the data in the page cache; -1 where the system does not tell.
     pub fn cached_share(&self) -> f64 {
         uring::residency::by_mincore(self.file.as_fd(), 0, self.bytes)

@@ -91,6 +91,7 @@ impl Source {
         let file = if data.is_made() { "file made for the run" } else { "file given" };
         let (path, bytes, writes) = (data.path(), data.bytes(), options.writes);
         let direct = is_direct(options.cache, data);
+        check_direct(kind, options.cache, data)?;
         let mut source = match kind {
             SourceKind::File => {
                 let storage = FileStorage::open(path, &file_options(options))?;
@@ -228,10 +229,28 @@ fn file_options(options: &SourceOptions) -> FileOptions {
     FileOptions { writable: options.writes, direct, ..FileOptions::default() }
 }
 
+/// Refuses to call direct what is not.
+///
+/// # Errors
+/// Direct I/O is asked for where a file system has no other place for its files than the page cache.
+fn check_direct(kind: SourceKind, cache: Cache, data: &Data) -> Result<()> {
+    let of_file = matches!(
+        kind,
+        SourceKind::File | SourceKind::Posix | SourceKind::Software | SourceKind::Uring
+    );
+    ensure!(
+        cache != Cache::Direct || !of_file || !data.is_in_memory(),
+        "--cache direct: {} lies on a file system in memory, where everything is in the page cache; \
+         name a directory or file on a disk, or ask for --cache cached",
+        data.path().display()
+    );
+    Ok(())
+}
+
 /// Whether to go past the page cache: as asked, or where less than half of the data is in it.
 fn is_direct(cache: Cache, data: &Data) -> bool {
     match cache {
-        Cache::Auto => (0.0..0.5).contains(&data.cached_share()),
+        Cache::Auto => !data.is_in_memory() && (0.0..0.5).contains(&data.cached_share()),
         Cache::Cached => false,
         Cache::Direct => true,
     }

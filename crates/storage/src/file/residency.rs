@@ -33,8 +33,6 @@ const MINCORE_BYTES_MAX: u64 = 16 << 30;
 
 const PAGE_BYTES: u64 = 4096;
 
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const OVERLAYFS_MAGIC: u64 = 0x794c_7630;
 
 /// How it is found out which pages of a file are in the page cache.
@@ -55,10 +53,11 @@ impl Method {
     pub fn choose(magic: u64, kind: FileType, buffered: BorrowedFd<'_>) -> Self {
         // A block device node lies on a tmpfs of its own; its pages do not.
         if kind == FileType::RegularFile {
-            match magic {
-                TMPFS_MAGIC | RAMFS_MAGIC => return Self::AlwaysCached,
-                OVERLAYFS_MAGIC => return Self::Mincore,
-                _ => {}
+            if uring::residency::is_in_memory(buffered) {
+                return Self::AlwaysCached;
+            }
+            if magic == OVERLAYFS_MAGIC {
+                return Self::Mincore;
             }
         }
         match uring::residency::by_cachestat(buffered, 0, 4096) {
