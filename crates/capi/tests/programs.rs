@@ -60,6 +60,20 @@ fn a_c_program_is_told_what_it_does_wrong() {
     assert_eq!(run(&program, &[]), "0 wrong\n");
 }
 
+/// With a driver that knows memory of all kinds, and has two GPUs.
+#[test]
+fn pointers_of_others_lead_to_their_gpu_and_say_their_routes() {
+    let bench = Bench::new();
+    let driver = bench.path().join("libcuda.so.1");
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", "-o"]).arg(&driver);
+    assert!(compiler.arg(root().join("tests/fake/driver.c")).status().unwrap().success());
+    let link = driver.to_str().unwrap();
+    let words = ["-std=c99", "-Wl,--no-as-needed", link, "-Wl,--as-needed"];
+    let program = bench.compile("tests/c_api/pointers.c", &words);
+    assert_eq!(run(&program, &[]), "0 wrong\n");
+}
+
 /// Device code and driver of another author, from the specification alone, on sidecore's controller.
 #[test]
 fn a_foreign_program_moves_every_byte_over_queues_of_its_own() {

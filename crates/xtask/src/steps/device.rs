@@ -15,7 +15,8 @@ const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 /// Kernels that try the simulator itself, in C++ of the host.
 const SIMULATOR_ONLY: &str = "crates/simt/tests/";
 /// Whole programs, kernels and host code together: compiled by nvcc alone.
-const PROGRAMS: [&str; 2] = ["examples/cuda/position_sum.cu", "tests/foreign/foreign.cpp"];
+const PROGRAMS: [&str; 3] =
+    ["examples/cuda/position_sum.cu", "tests/c_api/reset.cpp", "tests/foreign/foreign.cpp"];
 /// NVIDIA's compilers as wheels, of CUDA 13.0: the oldest of its major version, whose code every
 /// driver of that version loads.
 const WHEELS: &str = "nvidia-cuda-nvcc==13.0.88 nvidia-cuda-nvrtc==13.0.88 \
