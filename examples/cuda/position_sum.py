@@ -81,8 +81,9 @@ def main():
     raw = b"".join(view.raw for view in views.values())
     raw += BLOCK_BYTES.to_bytes(8, "little")
     raw += results.data.ptr.to_bytes(8, "little") + (results.data.ptr + 8).to_bytes(8, "little")
-    # An array of the host as an argument is passed by value: its bytes are the structure's.
-    kernel((BLOCKS,), (THREADS,), (numpy.frombuffer(raw, dtype=numpy.uint8),))
+    # An array of one element is passed by value: its bytes are the structure's.
+    structure = numpy.frombuffer(raw, dtype=numpy.dtype((numpy.void, len(raw))))
+    kernel((BLOCKS,), (THREADS,), (structure,))
     total, failures = (int(value) for value in results.get())
     requests = ctypes.c_uint64()
     sidecore.ring_count(ring, b"requests", ctypes.byref(requests))

@@ -33,8 +33,9 @@ int main()
     WELL(sidecore_storage_memory(1 << 20, nullptr, &storage));
     WELL(sidecore_ring_create(engine, nullptr, &ring));
     char view[256], bytes[64];
-    WELL(sidecore_buffer_register(engine, memory, SIDECORE_READ, view, sidecore_view_bytes("buffer"), nullptr));
-    WELL(sidecore_source_register(engine, storage, SIDECORE_READ, view, sidecore_view_bytes("source"), nullptr));
+    const size_t buffer = sidecore_view_bytes("buffer"), source = sidecore_view_bytes("source");
+    WELL(sidecore_buffer_register(engine, memory, SIDECORE_READ, view, buffer, nullptr));
+    WELL(sidecore_source_register(engine, storage, SIDECORE_READ, view, source, nullptr));
     WELL(sidecore_memory_load(memory, 0, bytes, sizeof bytes));
 
     if (cudaDeviceReset() != cudaSuccess) return printf("no reset\n"), 1;

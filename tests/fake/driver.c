@@ -1,9 +1,11 @@
 // A driver whose device memory is the process's own: enough of CUDA to allocate, to copy and to tell
 // pointers apart, and no kernels. What allocates, frees, registers or loads is noted in the file that
-// FAKE_LOG names, so that tests can see that nothing of it happens.
+// FAKE_LOG names, with the thread that did it, so that tests can see that nothing of it happens.
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 typedef void* handle;
@@ -13,7 +15,10 @@ static void note(const char* name) {
   const char* file = getenv("FAKE_LOG");
   const int log = file ? open(file, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
   if (log < 0) return;
-  if (write(log, name, strlen(name)) < 0 || write(log, "\n", 1) < 0) abort();
+  char thread[17] = "", line[80];
+  prctl(PR_GET_NAME, thread);
+  const int length = snprintf(line, sizeof line, "%s by %s\n", name, thread);
+  if (write(log, line, length) != length) abort();
   close(log);
 }
 
@@ -68,7 +73,13 @@ int cuMemAlloc_v2(u64* address, size_t bytes) { return note("cuMemAlloc"), *addr
 int cuMemFree_v2(u64 address) { return (void)address, note("cuMemFree"), 0; }
 int cuMemHostAlloc(handle* base, size_t bytes, unsigned flags) { return (void)flags, note("cuMemHostAlloc"), *base = fake_allocate(PINNED, bytes, bytes), 0; }
 int cuMemFreeHost(handle base) { return (void)base, note("cuMemFreeHost"), 0; }
-int cuMemHostRegister_v2(handle base, size_t bytes, unsigned flags) { return (void)base, (void)bytes, (void)flags, note("cuMemHostRegister"), 0; }
+int cuMemHostRegister_v2(handle base, size_t bytes, unsigned flags) {
+  (void)flags;
+  blocks[count].base = base;
+  blocks[count].bytes = bytes;
+  blocks[count++].kind = PINNED;
+  return note("cuMemHostRegister"), 0;
+}
 int cuMemHostUnregister(handle base) { return (void)base, note("cuMemHostUnregister"), 0; }
 
 int cuPointerGetAttribute(void* place, int which, u64 address) {

@@ -46,7 +46,7 @@ pub use error::CudaError;
 pub use function::{Function, Running, Shape};
 pub use gate::{Gate, Gates};
 pub use library::Driver;
-pub use memory::{DeviceBlock, HostBlock, Registration};
+pub use memory::{DeviceBlock, HostBlock, Registration, allocate_lasting};
 pub use nvrtc::{Code, Header, Program, compile};
 pub use pointer::{Pointer, PointerKind};
 pub use streams::{HostRange, Streams};

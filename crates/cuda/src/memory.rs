@@ -88,6 +88,24 @@ impl Drop for Registration {
     }
 }
 
+/// Zeroed pinned memory that stays mapped for the CPU whatever becomes of the context: a page that the
+/// driver itself allocated goes with it, under the hands of whoever reads it.
+///
+/// # Errors
+/// `Call` where the driver refuses, `Unavailable` where the device has another address for it.
+pub fn allocate_lasting(device: &Device, bytes: usize) -> Result<Region, CudaError> {
+    let len = bytes.max(1).next_multiple_of(4096);
+    let memory = Region::map_private(len).map_err(|e| CudaError::Misuse(e.to_string()))?;
+    let registration = Registration::new(device, &memory)?;
+    if device.host_address(memory.address()) != Some(memory.address()) {
+        let why = "the device has another address for registered memory than the CPU";
+        return Err(CudaError::unavailable("pinned memory", why, "use a 64-bit Linux driver"));
+    }
+    let base = NonNull::new(memory.as_ptr()).expect("a mapping is not at null");
+    // SAFETY: the registration keeps the mapping of `len` bytes, which nobody else knows.
+    Ok(unsafe { Region::from_raw(base, bytes, MemoryKind::Host, Arc::new(registration)) })
+}
+
 /// Device memory that the CPU has no mapping of.
 #[derive(Debug)]
 pub struct DeviceBlock {

@@ -34,6 +34,8 @@ pub struct CudaOptions {
 /// An NVIDIA GPU.
 pub struct CudaGpu {
     device: Device,
+    /// Whether its context is somebody else's, who may destroy it while side cores look at rings.
+    lasting: bool,
     driver_version: i32,
     streams: Streams,
     window: Result<Window, String>,
@@ -71,7 +73,7 @@ impl CudaGpu {
     pub fn open_of(address: u64, window: bool) -> Result<Self, GpuError> {
         let driver = Driver::load().map_err(unavailable)?;
         let device = Device::open_of(&driver, address).map_err(unavailable)?;
-        Self::over(&driver, device, window)
+        Ok(Self { lasting: true, ..Self::over(&driver, device, window)? })
     }
 
     fn over(driver: &Driver, device: Device, window: bool) -> Result<Self, GpuError> {
@@ -85,6 +87,7 @@ impl CudaGpu {
         let gates = OnceLock::new();
         Ok(Self {
             device,
+            lasting: false,
             driver_version,
             streams,
             window,
@@ -190,7 +193,11 @@ impl Gpu for CudaGpu {
         let exhausted =
             |why: String| GpuError::Exhausted { what: "pinned host memory", bytes, why };
         let len = usize::try_from(bytes).map_err(|e| exhausted(e.to_string()))?;
-        HostBlock::allocate(&self.device, len).map_err(|e| exhausted(e.to_string()))
+        let memory = match self.lasting {
+            true => cuda::allocate_lasting(&self.device, len),
+            false => HostBlock::allocate(&self.device, len),
+        };
+        memory.map_err(|e| exhausted(e.to_string()))
     }
 
     fn host_address(&self, memory: &Region) -> Option<u64> {

@@ -318,7 +318,13 @@ impl Retirement {
     /// Whether no side core can touch what was deregistered any more.
     pub fn is_complete(&self) -> bool {
         let cores = self.registry.cores.lock().unwrap_or_else(PoisonError::into_inner);
-        cores.iter().filter_map(Weak::upgrade).all(|core| core.has_seen(self.version))
+        let cores: Vec<_> = cores.iter().filter_map(Weak::upgrade).collect();
+        let complete = cores.iter().all(|core| core.has_seen(self.version));
+        if complete {
+            // The memory goes here and now, if nobody else has it.
+            cores.iter().for_each(|core| drop(core.take_left()));
+        }
+        complete
     }
 
     /// Waits until it is complete.

@@ -3,6 +3,7 @@
 //! A step never blocks and knows no clock; whoever calls it says what time it is. A panic inside
 //! ends the side core, not its caller: the supervisor then answers for its requests.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,6 +72,9 @@ pub(crate) struct CoreShared {
     seen: AtomicU64,
     rings: Mutex<Vec<Arc<RingShared>>>,
     rings_version: AtomicU64,
+    /// What this side core has let go while it serves: the supervisor frees the memory that goes with it,
+    /// since freeing may wait for kernels, which may wait for this side core.
+    left: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
     pub counters: SharedCoreCounters,
     thread: Mutex<Option<Thread>>,
 }
@@ -86,6 +90,7 @@ impl CoreShared {
             seen: AtomicU64::new(0),
             rings: Mutex::new(rings),
             rings_version: AtomicU64::new(1),
+            left: Mutex::default(),
             counters: SharedCoreCounters::default(),
             thread: Mutex::new(None),
         })
@@ -115,6 +120,15 @@ impl CoreShared {
         rings.retain(|other| !Arc::ptr_eq(other, ring));
         self.rings_version.fetch_add(1, Ordering::Release);
         rings.len() != before
+    }
+
+    /// What the side core has let go since the last call.
+    pub fn take_left(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn leave_to_supervisor(&self, what: Arc<dyn Any + Send + Sync>) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
     pub fn set_thread(&self, thread: Thread) {
@@ -231,7 +245,12 @@ impl SideCore {
             self.follow_rings();
         }
         if self.registry.version() != self.tables.version {
-            self.tables = self.registry.snapshot();
+            let old = std::mem::replace(&mut self.tables, self.registry.snapshot());
+            self.shared.leave_to_supervisor(old);
+        }
+        if self.attached.is_empty() {
+            // Nobody waits for this side core now.
+            drop(self.shared.take_left());
         }
         let mut progress = Progress::nothing(CoreState::NoRings);
         for attached in &self.attached {
@@ -266,6 +285,7 @@ impl SideCore {
                     a.ring.report(writer);
                     writer.publish();
                 }
+                self.shared.leave_to_supervisor(Arc::clone(&a.ring) as _);
             }
             stays
         });

@@ -4,6 +4,9 @@
 //! in-flight table and ends as `SIDE_CORE_LOST`, and the ring goes on in a new epoch with a new
 //! side core, from the ticket that the lost one had reached.
 //!
+//! It also frees the memory of rings and buffers that a side core has let go while others are attached:
+//! freeing may wait for a kernel that waits for the side core.
+//!
 //! Where it can take the lost core's storage queues (always after a panic), it quiesces them first,
 //! so that nothing of the lost requests touches memory any more. Where it cannot, since the core
 //! hangs inside a call, the records in flight stay poisoned until that call returns or the host
@@ -49,6 +52,7 @@ impl Supervisor {
     pub fn step(&mut self, now_ns: u64) -> u32 {
         let mut replaced = 0;
         for index in 0..self.watched.len() {
+            drop(self.watched[index].core.take_left());
             let gone = self.watched[index].is_gone(now_ns, self.stall_ns);
             if gone {
                 self.replace(index);
