@@ -111,9 +111,9 @@ int cuEventCreate(handle* event, unsigned flags) { return (void)flags, *event = 
 int cuModuleLoadData(handle* module, const void* image) { return (void)image, note("cuModuleLoadData"), *module = &thing, 1; }
 #define NOTHING(name) int name() { return 0; }
 NOTHING(cuStreamDestroy_v2) NOTHING(cuStreamSynchronize) NOTHING(cuEventDestroy_v2) NOTHING(cuEventSynchronize)
-NOTHING(cuEventRecord) NOTHING(cuEventQuery)
+NOTHING(cuEventRecord) NOTHING(cuEventQuery) NOTHING(cuStreamQuery)
 #define REFUSED(name) int name() { return 1; }
-REFUSED(cuStreamWaitValue32_v2) REFUSED(cuLaunchHostFunc) REFUSED(cuEventElapsedTime)
+REFUSED(cuStreamWaitValue32_v2) REFUSED(cuStreamWriteValue32_v2) REFUSED(cuLaunchHostFunc) REFUSED(cuEventElapsedTime)
 REFUSED(cuModuleUnload) REFUSED(cuModuleGetFunction) REFUSED(cuFuncGetAttribute) REFUSED(cuLaunchKernel)
 REFUSED(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 REFUSED(cuImportExternalMemory) REFUSED(cuExternalMemoryGetMappedBuffer) REFUSED(cuDestroyExternalMemory)
