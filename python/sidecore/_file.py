@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from . import _arrays, _engine, _frameworks
+from . import _arrays, _engine, _frameworks, _sidecore
 from ._errors import MisuseError, from_os
 from ._progress import progress_for
 
@@ -361,19 +361,16 @@ def read_files(
     paths = [os.fspath(file) for file in files]
     where = _frameworks.device(device)
     kind = _frameworks.framework(framework, where)
-    asked, end = [], 0
-    for path in paths:
-        try:
-            size = os.stat(path).st_size
-        except OSError as error:
-            raise from_os(error, "Reading", path) from error
-        asked.append((path, size, end))
-        end += size + -size % _frameworks.ALIGNMENT
-    block = kind.allocate(end, where)
-    target = (block.address, end, where.gpu is not None, block.owner)
-    wanted = [one for one in asked if one[1]]
-    if wanted:
-        with progress_for("load", sum(size for _, size, _ in asked), progress) as bar:
-            _engine.engine(where.gpu, wanted[0][0]).raw.read_paths(wanted, target, bar)
-    byte = _frameworks.DTYPES["U8"]
-    return [kind.tensor(block, at, byte, (size,), where) for _, size, at in asked]
+    if not paths:
+        return []
+    try:
+        listed = _sidecore.FileList(paths, _frameworks.ALIGNMENT)
+    except OSError as error:
+        raise from_os(error, "Reading", error.filename) from None
+    block = kind.allocate(listed.nbytes, where)
+    if listed.payload:
+        target = (block.address, listed.nbytes, where.gpu is not None, block.owner)
+        raw = _engine.engine(where.gpu, paths[0]).raw
+        with progress_for("load", listed.payload, progress) as bar:
+            listed.read(raw, target, bar)
+    return kind.parts(block, listed.offsets(), listed.sizes(), where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -75,6 +76,14 @@ class Framework:
         """A tensor over a part of a block, which keeps the block."""
         raise NotImplementedError
 
+    def parts(
+        self, block: Block, offsets: Sequence[int], sizes: Sequence[int], where: Device
+    ) -> list[Any]:
+        """Tensors of bytes, one after the other in a block; many, so with little to do for each."""
+        byte = DTYPES["U8"]
+        each = zip(offsets, sizes, strict=True)
+        return [self.tensor(block, at, byte, (size,), where) for at, size in each]
+
 
 def _no_counterpart(framework: str, dtype: DType, remedy: str) -> UnsupportedError:
     return UnsupportedError(f"{framework} has no type for {dtype.name}", remedy)
@@ -118,6 +127,14 @@ class Torch(Framework):
             return torch.empty(shape, dtype=kind, device=str(where))
         part = block.owner.narrow(0, offset, count * dtype.bytes)
         return part.view(kind).view(shape)
+
+    def parts(self, block, offsets, sizes, where):
+        # One call makes all views: every file, and what lies between it and the next one.
+        ends = [*offsets[1:], block.nbytes]
+        cuts = [0] * (2 * len(sizes))
+        cuts[::2] = sizes
+        cuts[1::2] = [e - at - n for e, at, n in zip(ends, offsets, sizes, strict=True)]
+        return list(self.torch.split_with_sizes(block.owner, cuts)[::2])
 
 
 class Numpy(Framework):
@@ -163,6 +180,10 @@ class Numpy(Framework):
     def tensor(self, block, offset, dtype, shape, where):
         nbytes = prod(shape) * dtype.bytes
         return block.owner[offset : offset + nbytes].view(self.kind(dtype)).reshape(shape)
+
+    def parts(self, block, offsets, sizes, where):
+        owner = block.owner
+        return [owner[at : at + n] for at, n in zip(offsets, sizes, strict=True)]
 
 
 class Own(Framework):

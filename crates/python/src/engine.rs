@@ -133,7 +133,7 @@ impl Handle {
 /// File, offset, address, bytes, whether on the GPU, owner.
 type Asked<'py> = (Bound<'py, Handle>, u64, u64, u64, bool, Py<PyAny>);
 /// Address, bytes, whether on the GPU, owner.
-type Target = (u64, u64, bool, Py<PyAny>);
+pub type Target = (u64, u64, bool, Py<PyAny>);
 
 fn request(asked: &Asked<'_>, write: bool) -> Result<Request, BulkError> {
     let (handle, offset, address, bytes, on_device, _) = asked;
@@ -178,9 +178,12 @@ fn leave(transfer: Box<dyn Waited + Send>, owners: Vec<Py<PyAny>>) {
 /// A request that must move all of its bytes; its name is known for the error.
 struct Batched {
     batch: Batch,
-    asked: Vec<(String, u64, u64)>,
+    asked: Vec<Expected>,
     write: bool,
 }
+
+/// A file, an offset, and how many bytes must be there.
+pub type Expected = (PathBuf, u64, u64);
 
 impl Waited for Batched {
     fn wait(&self, limit: Duration) -> Option<Result<u64, BulkError>> {
@@ -190,7 +193,8 @@ impl Waited for Batched {
             match result {
                 Ok(moved) if moved < *bytes && !self.write => {
                     let (end, wanted) = (offset + moved, offset + bytes);
-                    return Some(Err(BulkError::Truncated { target: target.clone(), end, wanted }));
+                    let target = target.display().to_string();
+                    return Some(Err(BulkError::Truncated { target, end, wanted }));
                 }
                 Ok(moved) => total += moved,
                 Err(error) => return Some(Err(error)),
@@ -293,6 +297,22 @@ fn stored(path: &Path, gpu: Option<&dyn Gpu>) -> Option<(String, Knees)> {
     Some((key, knees))
 }
 
+impl Engine {
+    /// Reads all, each to its last byte, and waits.
+    pub fn read_all(
+        &self,
+        py: Python<'_>,
+        requests: Vec<Request>,
+        asked: Vec<Expected>,
+        progress: Option<&Py<PyAny>>,
+        owners: Vec<Py<PyAny>>,
+    ) -> PyResult<u64> {
+        sweep(py);
+        let batch = py.detach(|| self.bulk.submit_many(requests));
+        wait(py, Batched { batch, asked, write: false }, progress, owners)
+    }
+}
+
 #[pymethods]
 impl Engine {
     /// Opens an engine; the GPU's driver is loaded here, everything else when it is first needed.
@@ -354,8 +374,7 @@ impl Engine {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
         sweep(py);
-        let name =
-            |asked: &Asked<'_>| (asked.0.get().file.path().display().to_string(), asked.1, asked.3);
+        let name = |asked: &Asked<'_>| (asked.0.get().file.path().to_owned(), asked.1, asked.3);
         let names = asked.iter().map(name).collect();
         let requests: Result<Vec<Request>, BulkError> =
             asked.iter().map(|asked| request(asked, write)).collect();
@@ -380,29 +399,6 @@ impl Engine {
             false => self.bulk.read(file, offset, place),
         });
         moved.map_err(|e| errors::engine(py, &e))
-    }
-
-    /// Reads whole files into memory, each to its place; returns how many bytes they had together.
-    fn read_paths(
-        &self,
-        py: Python<'_>,
-        files: Vec<(PathBuf, u64, u64)>,
-        target: Target,
-        progress: Option<Py<PyAny>>,
-    ) -> PyResult<u64> {
-        let (address, bytes, on_device, owner) = target;
-        let name = |(path, size, _): &(PathBuf, u64, u64)| (path.display().to_string(), 0, *size);
-        let asked = files.iter().map(name).collect();
-        let place = memory::place(address, bytes, on_device).map_err(|e| errors::engine(py, &e))?;
-        let batch = py.detach(|| -> Result<Batch, BulkError> {
-            let requests: Result<Vec<Request>, BulkError> = files
-                .into_iter()
-                .map(|(path, size, at)| Ok(Request::read_path(path, 0, place.part(at, size)?)))
-                .collect();
-            Ok(self.bulk.submit_many(requests?))
-        });
-        let batch = batch.map_err(|e| errors::engine(py, &e))?;
-        wait(py, Batched { batch, asked, write: false }, progress.as_ref(), vec![owner])
     }
 
     /// Starts one.

@@ -22,3 +22,9 @@ pub fn os(error: &std::io::Error) -> PyErr {
     const EIO: i32 = 5;
     PyOSError::new_err((error.raw_os_error().unwrap_or(EIO), error.to_string()))
 }
+
+/// The same with the file's name.
+pub fn named(error: &std::io::Error, path: &std::path::Path) -> PyErr {
+    let number = error.raw_os_error().unwrap_or(0);
+    PyOSError::new_err((number, error.to_string(), path.to_path_buf()))
+}

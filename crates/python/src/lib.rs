@@ -9,6 +9,7 @@
 mod dlpack;
 mod engine;
 mod errors;
+mod files;
 mod header;
 mod memory;
 mod save;
@@ -27,6 +28,8 @@ mod _sidecore {
     use super::dlpack::{DlpackMemory, dlpack_export, dlpack_import};
     #[pymodule_export]
     use super::engine::{Engine, Handle, Pending, no_counters};
+    #[pymodule_export]
+    use super::files::FileList;
     #[pymodule_export]
     use super::memory::{Memory, copy_bytes};
     #[pymodule_export]
