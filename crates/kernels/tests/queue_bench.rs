@@ -1,8 +1,6 @@
 //! The benchmark kernels over queue pairs do every planned I/O once, check its edges, and count what
 //! they did; how many doorbells an I/O costs is printed.
 
-mod queue_bed;
-
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +13,7 @@ use abi::queue::{DmaBufferView, QueuePairView, QueueState};
 use abi::ring::OP_READ;
 use gpu::{Gpu, Kernel, LaunchShape, SimulatedGpu, SimulatedOptions};
 use mem::{MemoryKind, Region};
-use queue_bed::{Config, QueueBed, SOURCE_BYTES};
+use selftest::queue_bed::{Config, QueueBed, SOURCE_BYTES};
 use sidecore_kernels as kernels;
 use storage::pattern;
 use zerocopy::{FromZeros, IntoBytes};

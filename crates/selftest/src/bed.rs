@@ -95,6 +95,13 @@ impl Bed {
         Self { ring, engine, gpu, source, memory }
     }
 
+    /// Device memory that the CPU has a mapping of.
+    pub fn allocate(&self, bytes: usize) -> (DeviceMemory, Region) {
+        let memory = self.gpu.allocate_device(bytes as u64).unwrap();
+        let window = memory.window.clone().expect("a window: the test stores through it");
+        (memory, window)
+    }
+
     /// Launches a probe; what each lane saw.
     pub fn run(&self, kernel: &Kernel, probe: &Probe) -> Vec<ProbeResult> {
         self.run_with_view(kernel, probe, self.ring.view())
@@ -150,6 +157,11 @@ impl Bed {
     }
 }
 
+/// Longest that a launch may take.
+pub fn limit(gpu: &Arc<dyn Gpu>) -> Duration {
+    if gpu.describe().simulated { LIMIT } else { LIMIT_REAL }
+}
+
 /// Launches a kernel and waits for its end; how long it took.
 pub fn launch(
     gpu: &Arc<dyn Gpu>,
@@ -157,10 +169,9 @@ pub fn launch(
     shape: LaunchShape,
     arguments: &[u8],
 ) -> Duration {
-    let limit = if gpu.describe().simulated { LIMIT } else { LIMIT_REAL };
     let start = Instant::now();
     let mut launch = gpu.launch(kernel, shape, arguments).unwrap();
-    launch.wait(limit).unwrap_or_else(|| panic!("{} hangs", kernel.name)).unwrap();
+    launch.wait(limit(gpu)).unwrap_or_else(|| panic!("{} hangs", kernel.name)).unwrap();
     start.elapsed()
 }
 

@@ -10,13 +10,18 @@
 //! | `bed` | an engine on a GPU, a source full of pattern, a ring, the lanes' results |
 //! | `ring` | what lanes may do to a ring |
 //! | `lost` | side cores that panic or stand still, drives that fail, memory that is used again |
+//! | `bench` | the benchmark's kernel over a ring |
+//! | `pairs` | a queue pair made by hand, whose controller is stepped; [`queue_bed`] makes it |
 //! | `queues` | queue pairs of a software drive that lanes drive |
 //! | [`litmus`] | whether memory keeps the order that rings build on |
 #![forbid(unsafe_code)]
 
 mod bed;
+mod bench;
 pub mod litmus;
 mod lost;
+mod pairs;
+pub mod queue_bed;
 mod queues;
 mod ring;
 
@@ -40,6 +45,10 @@ pub struct Case {
 macro_rules! for_each_case {
     ($to:ident) => {
         $to! {
+            bench::every_planned_io_is_done_once_and_checked,
+            bench::an_agent_sees_every_end_for_the_warps_of_its_block,
+            bench::injected_faults_are_counted_where_they_hit,
+            bench::a_late_answer_is_one_sample,
             ring::every_route_moves_any_length_at_any_alignment,
             ring::a_view_of_another_version_is_refused,
             ring::lanes_give_up_and_their_records_stay_theirs,
@@ -52,8 +61,19 @@ macro_rules! for_each_case {
             lost::a_side_core_that_stands_still_is_heard_of_within_the_limit,
             lost::injected_faults_reach_the_lanes_that_they_hit,
             lost::late_payload_never_lands_in_memory_that_is_used_again,
+            pairs::shallow_queues_serve_whole_warps_from_below_every_wrap,
+            pairs::more_in_flight_than_the_queue_is_deep,
+            pairs::writes_and_flushes_over_lists_of_pages_in_all_placements,
+            pairs::a_drives_status_reaches_the_lane,
+            pairs::command_ids_of_lanes_that_left_come_back,
+            pairs::duplicates_end_nothing,
+            pairs::without_an_answer_every_wait_ends_and_the_host_hears_of_it,
+            pairs::a_closed_queue_serves_nobody,
+            pairs::a_lane_attaches_only_to_a_pair_of_its_protocol,
+            pairs::the_completion_queue_changes_hands,
+            pairs::second_reads_are_shared_and_counted_apart,
             queues::lanes_move_every_byte_over_queue_pairs_in_all_placements,
-            queues::more_in_flight_than_the_queues_are_deep,
+            queues::more_in_flight_than_queues_are_deep,
             queues::faults_of_the_drive_reach_the_lanes_that_they_hit,
             litmus::memory_keeps_the_order_that_rings_build_on,
         }

@@ -111,7 +111,7 @@ pub fn lanes_move_every_byte_over_queue_pairs_in_all_placements(gpu: &Arc<dyn Gp
     }
 }
 
-pub fn more_in_flight_than_the_queues_are_deep(gpu: &Arc<dyn Gpu>) {
+pub fn more_in_flight_than_queues_are_deep(gpu: &Arc<dyn Gpu>) {
     for (options, [_, batches, _]) in both() {
         for depth in [2, 4, 16] {
             let options = QueueOptions { depth, command_ids: 2048, ..options.clone() };

@@ -6,9 +6,6 @@
 //! made anew under their users. `SIDECORE_SEEDS=N` tries the first N seeds; `SIDECORE_SEED=S` replays
 //! one.
 
-#[path = "../../kernels/tests/queue_bed/mod.rs"]
-mod queue_bed;
-
 use std::cell::RefCell;
 use std::mem::offset_of;
 use std::rc::Rc;
@@ -18,7 +15,7 @@ use abi::queue::{DmaBufferView, QueueState};
 use ctrl::Progress;
 use gpu::Kernel;
 use mem::{MemoryKind, Region};
-use queue_bed::{Agent, Config, QueueBed, SOURCE_BYTES, Turn, later_start, open};
+use selftest::queue_bed::{Agent, Config, QueueBed, SOURCE_BYTES, Turn, later_start, open};
 use sidecore_testkit::pattern::mix;
 use simt::Shape;
 use simt::seeded::{AgentStep, Limits, Options, Simulation};

@@ -1,19 +1,19 @@
-//! Queue pairs that lanes drive, on the simulated GPU against the software controller.
-
-mod queue_bed;
+//! A queue pair that lanes drive, made by hand over a software controller that is stepped beside them.
 
 use std::mem::offset_of;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::bench::{ProbeResult, QueueProbeArgs};
 use abi::queue::{DmaBufferView, QueueState};
 use abi::status;
-use gpu::{Gpu, Kernel, LaunchShape, SimulatedGpu, SimulatedOptions};
-use mem::{MemoryKind, Region};
-use queue_bed::{Config, QueueBed, SOURCE_BYTES, Turn};
-use sidecore_kernels as kernels;
+use gpu::{Gpu, Kernel};
+use mem::MemoryKind;
 use zerocopy::{FromZeros, IntoBytes};
+
+use crate::bed;
+use crate::queue_bed::{Config, QueueBed, SOURCE_BYTES, Turn};
 
 /// What a test launches.
 #[derive(Clone, Copy)]
@@ -57,19 +57,20 @@ struct Ran {
 }
 
 /// Launches a kernel and serves it from this thread; what all lanes saw together.
-fn run(bed: &mut QueueBed, kernel: &Kernel, probe: Probe) -> Ran {
-    let gpu = SimulatedGpu::new(SimulatedOptions { threads: 1, ..SimulatedOptions::default() });
+fn run(pair: &mut QueueBed, kernel: &Kernel, probe: Probe) -> Ran {
+    let gpu = Arc::clone(&pair.gpu);
     let lanes = (probe.blocks * probe.threads) as usize;
     let bytes = lanes * (probe.batch * probe.bytes) as usize;
-    let buffer = Region::map_anonymous(bytes, MemoryKind::Window).unwrap();
-    bed.map.register(buffer.clone()).unwrap();
-    let results = Region::map_anonymous(lanes * 32, MemoryKind::Host).unwrap();
+    let buffer = gpu.allocate_device(bytes as u64).unwrap();
+    let window = buffer.window.clone().expect("the drive stores through a window");
+    pair.map.register(window.clone()).unwrap();
+    let results = gpu.allocate_host(lanes as u64 * 32).unwrap();
     let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap();
     let args = QueueProbeArgs {
-        queue: bed.view(),
+        queue: pair.view(),
         buffer: DmaBufferView {
-            address: buffer.address(),
-            bus: buffer.address(),
+            address: buffer.address,
+            bus: window.address(),
             bytes: bytes as u64,
         },
         source_bytes: SOURCE_BYTES as u64,
@@ -81,13 +82,12 @@ fn run(bed: &mut QueueBed, kernel: &Kernel, probe: Probe) -> Ran {
         batch: probe.batch,
         seed: probe.seed,
     };
-    let shape =
-        LaunchShape { blocks: probe.blocks, threads_per_block: probe.threads, shared_bytes: 0 };
+    let shape = bed::shape(probe.blocks, probe.threads);
     let mut launch = gpu.launch(kernel, shape, args.as_bytes()).unwrap();
     let over = AtomicBool::new(false);
     let served = std::thread::scope(|scope| {
-        let service = scope.spawn(|| serve(bed, probe, &over));
-        let ended = launch.wait(Duration::from_secs(120));
+        let service = scope.spawn(|| serve(pair, probe, &over));
+        let ended = launch.wait(bed::limit(&gpu));
         over.store(true, Ordering::Relaxed);
         ended.unwrap_or_else(|| panic!("{} hangs", kernel.name)).unwrap();
         service.join().unwrap()
@@ -155,13 +155,12 @@ fn both(depth_log2: u32) -> [(Config, [Kernel; 4]); 2] {
     [(Config::bam(depth_log2), bam), (Config::copilot(depth_log2), copilot)]
 }
 
-#[test]
-fn shallow_queues_serve_whole_warps_from_below_every_wrap() {
+pub fn shallow_queues_serve_whole_warps_from_below_every_wrap(gpu: &Arc<dyn Gpu>) {
     for depth_log2 in [1, 2, 3, 6] {
         for start in [0, 0xffff, 0xffff_ffff, u64::MAX - (4 << depth_log2)] {
             for (config, [read, ..]) in both(depth_log2) {
                 let config = Config { start: start - (2 << depth_log2).min(start), ..config };
-                let mut bed = QueueBed::new(config);
+                let mut bed = QueueBed::on(gpu, config);
                 let ran = run(&mut bed, &read, Probe::default());
                 let at = format!("depth 2^{depth_log2}, start {start:#x}, {}", read.name);
                 let seen = ran.seen;
@@ -183,11 +182,10 @@ fn shallow_queues_serve_whole_warps_from_below_every_wrap() {
     }
 }
 
-#[test]
-fn more_in_flight_than_the_queue_is_deep() {
+pub fn more_in_flight_than_the_queue_is_deep(gpu: &Arc<dyn Gpu>) {
     for depth_log2 in [1, 2, 4] {
         for (config, [_, batch, ..]) in both(depth_log2) {
-            let mut bed = QueueBed::new(Config { cid_log2: 11, prp_lists: false, ..config });
+            let mut bed = QueueBed::on(gpu, Config { cid_log2: 11, prp_lists: false, ..config });
             let probe = Probe { batch: 16, threads: 48, rounds: 2, ..Probe::default() };
             let ran = run(&mut bed, &batch, probe);
             let at = format!("depth 2^{depth_log2}, {}", batch.name);
@@ -204,13 +202,12 @@ fn more_in_flight_than_the_queue_is_deep() {
     }
 }
 
-#[test]
-fn writes_and_flushes_over_lists_of_pages_in_all_placements() {
+pub fn writes_and_flushes_over_lists_of_pages_in_all_placements(gpu: &Arc<dyn Gpu>) {
     for sq in [MemoryKind::Host, MemoryKind::Window] {
         for cq in [MemoryKind::Host, MemoryKind::Window] {
             for bytes in [512, 4096, 8192, 20480] {
                 for (config, [read, _, write, _]) in both(5) {
-                    let mut bed = QueueBed::new(Config { sq, cq, cid_log2: 6, ..config });
+                    let mut bed = QueueBed::on(gpu, Config { sq, cq, cid_log2: 6, ..config });
                     let probe =
                         Probe { blocks: 1, threads: 40, rounds: 2, bytes, ..Probe::default() };
                     let ran = run(&mut bed, &write, Probe { seed: 7, ..probe });
@@ -222,7 +219,7 @@ fn writes_and_flushes_over_lists_of_pages_in_all_placements() {
                         ran.seen
                     );
                     assert_eq!(ran.seen.succeeded, 40 * 2 * 3, "{at}: {:?}", ran.seen);
-                    let mut fresh = QueueBed::new(Config { sq, cq, cid_log2: 6, ..bed.config });
+                    let mut fresh = QueueBed::on(gpu, Config { sq, cq, cid_log2: 6, ..bed.config });
                     let ran = run(&mut fresh, &read, probe);
                     assert_eq!(
                         (ran.seen.failed, ran.seen.wrong_bytes),
@@ -236,10 +233,10 @@ fn writes_and_flushes_over_lists_of_pages_in_all_placements() {
     }
 }
 
-#[test]
-fn a_drives_status_reaches_the_lane() {
+pub fn a_drives_status_reaches_the_lane(gpu: &Arc<dyn Gpu>) {
     for (config, [_, batch, ..]) in both(3) {
-        let mut bed = QueueBed::new(Config { faults: "error:n=20,status=2/81".into(), ..config });
+        let mut bed =
+            QueueBed::on(gpu, Config { faults: "error:n=20,status=2/81".into(), ..config });
         let probe = Probe { batch: 4, rounds: 2, ..Probe::default() };
         let seen = run(&mut bed, &batch, probe).seen;
         assert_eq!((seen.failed, seen.status & 0x7ff), (20, 0x281), "{}: {seen:?}", batch.name);
@@ -247,20 +244,18 @@ fn a_drives_status_reaches_the_lane() {
     }
 }
 
-#[test]
-fn command_ids_of_lanes_that_left_come_back() {
+pub fn command_ids_of_lanes_that_left_come_back(gpu: &Arc<dyn Gpu>) {
     for (config, [read, ..]) in both(4) {
-        let mut bed = QueueBed::new(Config { cid_log2: 2, ..config });
+        let mut bed = QueueBed::on(gpu, Config { cid_log2: 2, ..config });
         let seen = run(&mut bed, &read, Probe { rounds: 16, ..Probe::default() }).seen;
         assert!(seen.busy > 16, "{}: {seen:?}", read.name);
         assert_eq!((seen.failed, seen.wrong_bytes, seen.status), (0, 0, 0), "{seen:?}");
     }
 }
 
-#[test]
-fn duplicates_end_nothing() {
+pub fn duplicates_end_nothing(gpu: &Arc<dyn Gpu>) {
     for (config, [_, batch, ..]) in both(5) {
-        let mut bed = QueueBed::new(Config { faults: "duplicate:n=20".into(), ..config });
+        let mut bed = QueueBed::on(gpu, Config { faults: "duplicate:n=20".into(), ..config });
         let probe = Probe { batch: 4, rounds: 2, ..Probe::default() };
         let seen = run(&mut bed, &batch, probe).seen;
         let at = batch.name;
@@ -269,11 +264,10 @@ fn duplicates_end_nothing() {
     }
 }
 
-#[test]
-fn without_an_answer_every_wait_ends_and_the_host_hears_of_it() {
+pub fn without_an_answer_every_wait_ends_and_the_host_hears_of_it(gpu: &Arc<dyn Gpu>) {
     for (config, [read, batch, _, give_up]) in both(3) {
         for kernel in [read, batch, give_up] {
-            let mut bed = QueueBed::new(Config { limit_ms: 10, ..config.clone() });
+            let mut bed = QueueBed::on(gpu, Config { limit_ms: 10, ..config.clone() });
             let probe = Probe {
                 served: false,
                 rounds: 1,
@@ -298,11 +292,10 @@ fn without_an_answer_every_wait_ends_and_the_host_hears_of_it() {
     }
 }
 
-#[test]
-fn a_closed_queue_serves_nobody() {
+pub fn a_closed_queue_serves_nobody(gpu: &Arc<dyn Gpu>) {
     for (config, kernels) in both(3) {
         for kernel in kernels {
-            let mut bed = QueueBed::new(config.clone());
+            let mut bed = QueueBed::on(gpu, config.clone());
             bed.store_state(u64::from(abi::queue::QUEUE_CLOSED) | 1 << 32);
             let seen = run(&mut bed, &kernel, Probe { served: false, ..Probe::default() }).seen;
             assert_eq!((seen.succeeded, seen.pending), (0, 0), "{}: {seen:?}", kernel.name);
@@ -311,17 +304,15 @@ fn a_closed_queue_serves_nobody() {
     }
 }
 
-#[test]
-fn a_lane_attaches_only_to_a_pair_of_its_protocol() {
-    let mut bed = QueueBed::new(Config::bam(3));
+pub fn a_lane_attaches_only_to_a_pair_of_its_protocol(gpu: &Arc<dyn Gpu>) {
+    let mut bed = QueueBed::on(gpu, Config::bam(3));
     let seen = run(&mut bed, &kernels::COPILOT_READ, Probe::default()).seen;
     assert_eq!((seen.succeeded, seen.status), (0, status::RING_CLOSED.into()), "{seen:?}");
 }
 
-#[test]
-fn the_completion_queue_changes_hands() {
+pub fn the_completion_queue_changes_hands(gpu: &Arc<dyn Gpu>) {
     for (depth_log2, flip_after) in [(2, 3), (4, 10), (6, 100)] {
-        let mut bed = QueueBed::new(Config::copilot(depth_log2));
+        let mut bed = QueueBed::on(gpu, Config::copilot(depth_log2));
         let probe = Probe { rounds: 40, flip_after, ..Probe::default() };
         let ran = run(&mut bed, &kernels::COPILOT_READ, probe);
         let seen = ran.seen;
@@ -334,10 +325,9 @@ fn the_completion_queue_changes_hands() {
     }
 }
 
-#[test]
-fn second_reads_are_shared_and_counted_apart() {
+pub fn second_reads_are_shared_and_counted_apart(gpu: &Arc<dyn Gpu>) {
     for (config, [_, batch, ..]) in both(5) {
-        let mut bed = QueueBed::new(Config { second_read: true, ..config });
+        let mut bed = QueueBed::on(gpu, Config { second_read: true, ..config });
         let seen = run(&mut bed, &batch, Probe { batch: 2, ..Probe::default() }).seen;
         assert_eq!((seen.failed, seen.wrong_bytes), (0, 0), "{}: {seen:?}", batch.name);
         let fences = bed.state(offset_of!(QueueState, fence_ios));

@@ -1,6 +1,4 @@
-//! The benchmark kernel does every planned I/O once, checks its edges, and counts what it did.
-
-mod bed;
+//! The benchmark kernel over a ring does every planned I/O once, checks its edges, and counts what it did.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,13 +9,13 @@ use abi::bench::{
 };
 use abi::ring::{OP_READ, OP_WRITE, RingView};
 use abi::status;
-use bed::{Bed, SOURCE_BYTES, shape};
-use gpu::LaunchShape;
+use gpu::{Copy, Gpu, LaunchShape};
 use mem::Region;
 use sidecore::{ReadRoute, Rights, RingConfig};
-use sidecore_kernels as kernels;
 use storage::{Faulty, Storage, faults::FaultScript, pattern};
 use zerocopy::{FromZeros, IntoBytes};
+
+use crate::bed::{Bed, SOURCE_BYTES, read, shape};
 
 /// Threads of a block of two warps and one that waits for them.
 const WATCHED: u32 = 96;
@@ -58,6 +56,7 @@ fn run(bed: &Bed, batch: u32, plan: Vec<BenchIo>) -> Ran {
 
 fn run_on(bed: &Bed, shape: LaunchShape, batch: u32, plan: Vec<BenchIo>) -> Ran {
     let (buffer_memory, buffer) = bed.allocate(IOS * IO_BYTES as usize);
+    let moved = buffer_memory.clone();
     buffer.fill(0, IOS * IO_BYTES as usize, 0xa5);
     for (i, io) in plan.iter().enumerate().filter(|(_, io)| io.opcode == u32::from(OP_WRITE)) {
         // Writes bring what is there already, so that reads of any order stay right.
@@ -81,8 +80,9 @@ fn run_on(bed: &Bed, shape: LaunchShape, batch: u32, plan: Vec<BenchIo>) -> Ran 
     let (rings, _r) = place(<[RingView]>::as_bytes(&[bed.ring.view()]));
     let (plan_memory, _p) = place(plan.as_bytes());
     let (edges_memory, _e) = place(all_edges.as_bytes());
-    let (results_memory, results_window) = place(results.as_bytes());
-    let (totals_memory, totals_window) = place(totals.as_bytes());
+    let (results_memory, _w) = place(results.as_bytes());
+    let (totals_memory, _t) = place(totals.as_bytes());
+    mem::fence_payload();
     let args = BenchArgs {
         rings: rings.address,
         plan: plan_memory.address,
@@ -105,12 +105,21 @@ fn run_on(bed: &Bed, shape: LaunchShape, batch: u32, plan: Vec<BenchIo>) -> Ran 
         kernels::BENCH_RING
     };
     bed.launch(&kernel, shape, args.as_bytes());
-    results_window.read_bytes(0, results.as_mut_bytes());
-    totals_window.read_bytes(0, totals.as_mut_bytes());
-    Ran { results, totals, plan, buffer }
+    read(&bed.gpu, &results_memory, results.as_mut_bytes());
+    read(&bed.gpu, &totals_memory, totals.as_mut_bytes());
+    let bytes = IOS * IO_BYTES as usize;
+    let arrived = bed.gpu.allocate_host(bytes as u64).unwrap();
+    let copy = Copy { host: &arrived, host_offset: 0, device: &moved, device_offset: 0, bytes };
+    bed.gpu.copy_to_host(copy).unwrap();
+    Ran { results, totals, plan, buffer: arrived }
 }
 
-fn bed(route: ReadRoute, batch: u32, script: Option<&str>) -> (Bed, Option<Arc<Faulty>>) {
+fn bed_of(
+    gpu: &Arc<dyn Gpu>,
+    route: ReadRoute,
+    batch: u32,
+    script: Option<&str>,
+) -> (Bed, Option<Arc<Faulty>>) {
     let config = RingConfig {
         depth: 64,
         records: 4 * 32 * batch,
@@ -127,14 +136,13 @@ fn bed(route: ReadRoute, batch: u32, script: Option<&str>) -> (Bed, Option<Arc<F
         faulty = Some(Arc::clone(&wrapped));
         wrapped
     };
-    let bed = Bed::over(config, wrap);
+    let bed = Bed::over(gpu, config, wrap);
     (bed, faulty)
 }
 
-#[test]
-fn every_planned_io_is_done_once_and_checked() {
+pub fn every_planned_io_is_done_once_and_checked(gpu: &Arc<dyn Gpu>) {
     for (route, batch) in [(ReadRoute::Window, 1), (ReadRoute::Pull, 5), (ReadRoute::Window, 12)] {
-        let (bed, _) = bed(route, batch, None);
+        let (bed, _) = bed_of(gpu, route, batch, None);
         let ran = run(&bed, batch, plan(4));
         let at = format!("{route:?}, batch {batch}");
         for (i, (result, io)) in ran.results.iter().zip(&ran.plan).enumerate() {
@@ -155,10 +163,9 @@ fn every_planned_io_is_done_once_and_checked() {
 }
 
 /// The same where a third warp of each block waits for the other two, also for what comes late.
-#[test]
-fn an_agent_sees_every_end_for_the_warps_of_its_block() {
+pub fn an_agent_sees_every_end_for_the_warps_of_its_block(gpu: &Arc<dyn Gpu>) {
     for script in [None, Some("late:ms=5,every=50,n=8")] {
-        let (bed, _) = bed(ReadRoute::Window, 1, script);
+        let (bed, _) = bed_of(gpu, ReadRoute::Window, 1, script);
         let ran = run_on(&bed, shape(2, WATCHED), 1, plan(usize::MAX));
         for (i, result) in ran.results.iter().enumerate() {
             let flags = BENCH_SUBMITTED | BENCH_EDGES_RIGHT;
@@ -169,16 +176,15 @@ fn an_agent_sees_every_end_for_the_warps_of_its_block() {
     }
 }
 
-#[test]
-fn injected_faults_are_counted_where_they_hit() {
+pub fn injected_faults_are_counted_where_they_hit(gpu: &Arc<dyn Gpu>) {
     // Statuses are the drive's own: unrecovered read error.
-    let (bed_errors, faulty) = bed(ReadRoute::Window, 4, Some("error:status=2/81,n=40"));
+    let (bed_errors, faulty) = bed_of(gpu, ReadRoute::Window, 4, Some("error:status=2/81,n=40"));
     let ran = run(&bed_errors, 4, plan(usize::MAX));
     let failed = ran.results.iter().filter(|r| r.status == 0x281).count();
     let good = ran.results.iter().filter(|r| r.flags & BENCH_EDGES_RIGHT != 0).count();
     assert_eq!((failed, good), (40, IOS - 40), "{:?}", faulty.unwrap().injector());
     // A flipped byte is found by the full compare; by the edges only if it hits one.
-    let (bed_flips, _) = bed(ReadRoute::Pull, 4, Some("flip:n=40"));
+    let (bed_flips, _) = bed_of(gpu, ReadRoute::Pull, 4, Some("flip:n=40"));
     let ran = run(&bed_flips, 4, plan(usize::MAX));
     let wrong = |i: usize| {
         let (place, io) = (i * IO_BYTES as usize, &ran.plan[i]);
@@ -196,11 +202,10 @@ fn injected_faults_are_counted_where_they_hit() {
 
 /// A few late answers are those I/Os' own samples: lanes beside them, and other I/Os of the same
 /// lane, do not wait for them.
-#[test]
-fn a_late_answer_is_one_sample() {
+pub fn a_late_answer_is_one_sample(gpu: &Arc<dyn Gpu>) {
     const LATE_NS: u64 = 200_000_000;
     for (route, batch) in [(ReadRoute::Window, 1), (ReadRoute::Pull, 8)] {
-        let (bed, faulty) = bed(route, batch, Some("late:ms=200,every=100,n=8"));
+        let (bed, faulty) = bed_of(gpu, route, batch, Some("late:ms=200,every=100,n=8"));
         let ran = run_on(&bed, shape(1, 64), batch, plan(usize::MAX));
         let mut samples: Vec<_> = ran.results.iter().map(|r| r.latency_ns).collect();
         samples.sort_unstable();

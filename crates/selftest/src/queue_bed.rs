@@ -1,6 +1,6 @@
 //! A queue pair for lanes, made by hand over a software controller, with a simple CPU agent: as
 //! little host as the device side needs.
-#![allow(dead_code, reason = "not every test file uses all of it")]
+#![allow(missing_docs, reason = "names as in `abi::queue` and in the controller's registers")]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +11,7 @@ use abi::queue::{
     marks_at, next_start, phase_of,
 };
 use ctrl::{Controller, NamespaceOptions, Options, TimingModel};
+use gpu::{Gpu, SimulatedGpu, SimulatedOptions};
 use mem::{AddressMap, MemoryKind, Region};
 use storage::MemoryStorage;
 use storage::faults::{FaultScript, Injector};
@@ -93,9 +94,19 @@ impl Layout {
     }
 }
 
+/// Where lanes find what the CPU reaches through a region.
+#[derive(Clone, Copy)]
+struct ForLanes {
+    sq: u64,
+    cq: u64,
+    device: u64,
+    lists: u64,
+}
+
 /// A controller with one queue pair that lanes drive.
 pub struct QueueBed {
     pub config: Config,
+    pub gpu: Arc<dyn Gpu>,
     pub controller: Controller,
     pub faults: Arc<Injector>,
     pub disk: Region,
@@ -111,6 +122,7 @@ pub struct QueueBed {
     /// Where the positions of the first epoch start.
     pub first: u64,
     layout: Layout,
+    for_lanes: ForLanes,
     admin: Admin,
     now_ns: u64,
 }
@@ -123,14 +135,37 @@ struct Admin {
     phase: bool,
 }
 
-fn region(map: &AddressMap, bytes: usize, kind: MemoryKind) -> Region {
-    let region = Region::map_anonymous(bytes, kind).unwrap();
+/// Memory of a kind: the CPU's side of it, and where lanes find it.
+fn allocate(gpu: &Arc<dyn Gpu>, bytes: usize, kind: MemoryKind) -> (Region, u64) {
+    match kind {
+        MemoryKind::Host => {
+            let region = gpu.allocate_host(bytes as u64).unwrap();
+            let address = region.address();
+            (region, address)
+        }
+        MemoryKind::Window => {
+            let memory = gpu.allocate_device(bytes as u64).unwrap();
+            (memory.window.expect("a window: queues lie in device memory"), memory.address)
+        }
+    }
+}
+
+/// The same, reached by the drive under the CPU's address.
+fn shared(gpu: &Arc<dyn Gpu>, map: &AddressMap, bytes: usize, kind: MemoryKind) -> (Region, u64) {
+    let (region, address) = allocate(gpu, bytes, kind);
     map.register(region.clone()).unwrap();
-    region
+    (region, address)
 }
 
 impl QueueBed {
+    /// On a simulated GPU of its own.
     pub fn new(config: Config) -> Self {
+        let options = SimulatedOptions { threads: 1, ..SimulatedOptions::default() };
+        let gpu: Arc<dyn Gpu> = Arc::new(SimulatedGpu::new(options));
+        Self::on(&gpu, config)
+    }
+
+    pub fn on(gpu: &Arc<dyn Gpu>, config: Config) -> Self {
         let disk = Region::map_anonymous(SOURCE_BYTES, MemoryKind::Host).unwrap();
         pattern::fill_region(&disk, 0, SOURCE_BYTES, 0, 0);
         let script: FaultScript = config.faults.parse().unwrap();
@@ -142,27 +177,41 @@ impl QueueBed {
         options.queue_pairs_max = 2;
         options.commands_max = 4096;
         let map = Arc::new(AddressMap::new());
-        let controller = Controller::new(options, Arc::clone(&map)).unwrap();
+        // Where lanes reach doorbells: in pinned host memory.
+        let bar = gpu.allocate_host(0x2000).unwrap();
+        let controller = Controller::with_bar(options, Arc::clone(&map), bar).unwrap();
         let layout = Layout::new(&config);
         let depth = 1usize << config.depth_log2;
         let page = if config.prp_lists { 4096 << config.cid_log2 } else { 4096 };
         let admin = Admin {
-            sq: region(&map, 32 * 64, MemoryKind::Host),
-            cq: region(&map, 32 * 16, MemoryKind::Host),
+            sq: shared(gpu, &map, 32 * 64, MemoryKind::Host).0,
+            cq: shared(gpu, &map, 32 * 16, MemoryKind::Host).0,
             tail: 0,
             head: 0,
             phase: true,
         };
+        let (sq, sq_for_lanes) = shared(gpu, &map, depth * 64, config.sq);
+        let (cq, cq_for_lanes) = shared(gpu, &map, depth * 16, config.cq);
+        let (lists, lists_for_lanes) = shared(gpu, &map, page, MemoryKind::Window);
+        let (device, device_for_lanes) = allocate(gpu, layout.end, MemoryKind::Window);
+        let (host, _) = allocate(gpu, 24 + (8 << config.cid_log2), MemoryKind::Host);
         let mut bed = Self {
+            gpu: Arc::clone(gpu),
+            for_lanes: ForLanes {
+                sq: sq_for_lanes,
+                cq: cq_for_lanes,
+                device: device_for_lanes,
+                lists: lists_for_lanes,
+            },
             bar: controller.bar(),
             controller,
             faults,
             disk,
-            sq: region(&map, depth * 64, config.sq),
-            cq: region(&map, depth * 16, config.cq),
-            device: Region::map_anonymous(layout.end, MemoryKind::Window).unwrap(),
-            host: Region::map_anonymous(24 + (8 << config.cid_log2), MemoryKind::Host).unwrap(),
-            lists: region(&map, page, MemoryKind::Window),
+            sq,
+            cq,
+            device,
+            host,
+            lists,
             map,
             first: next_start(config.start, config.depth_log2),
             layout,
@@ -299,15 +348,15 @@ impl QueueBed {
 
     pub fn view(&self) -> QueuePairView {
         let (c, l) = (&self.config, &self.layout);
-        let device = |at: usize| self.device.address() + at as u64;
+        let device = |at: usize| self.for_lanes.device + at as u64;
         let scan = if c.scan { QUEUE_SCAN } else { 0 };
         QueuePairView {
             magic: QUEUE_MAGIC,
             version: QUEUE_VERSION,
             bytes: u32::try_from(size_of::<QueuePairView>()).unwrap(),
             depth_log2: c.depth_log2,
-            sq: self.sq.address(),
-            cq: self.cq.address(),
+            sq: self.for_lanes.sq,
+            cq: self.for_lanes.cq,
             sq_doorbell: self.bar.address() + DOORBELLS as u64 + 8,
             cq_doorbell: self.bar.address() + DOORBELLS as u64 + 12,
             state: device(0),
@@ -319,7 +368,7 @@ impl QueueBed {
             report: self.host.address(),
             alarm: self.host.address() + 8,
             complaints: self.host.address() + 16,
-            prp_lists: if c.prp_lists { self.lists.address() } else { 0 },
+            prp_lists: if c.prp_lists { self.for_lanes.lists } else { 0 },
             prp_lists_bus: self.lists.address(),
             cid_log2: c.cid_log2,
             nsid: 1,
