@@ -265,7 +265,7 @@ impl Bulk {
         cuts.insert(0, 0);
         cuts.push(items.len());
         let what = What::Items { items, cuts };
-        // Each item is asked for its pages by itself; where its file ends shows when it is read.
+        // Each item is asked for its pages, and its file for its length, when it is read.
         let rules = self.rules(core, u64::MAX);
         let mut job = Job::new(Op::Read, what, rules, core.knees.slot_bytes);
         job.threads = core.knees.threads_cached.max(core.knees.threads_direct);

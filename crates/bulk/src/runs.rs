@@ -62,7 +62,14 @@ pub(crate) fn to_read(file: &Inner, rules: Rules, offset: u64, bytes: u64) -> Ru
     if rules.policy == CachePolicy::Direct {
         let way = if file.direct().is_some() { Way::Direct } else { Way::Cached };
         found.no_direct = way == Way::Cached;
-        found.add(offset, bytes, way);
+        // Around the cache whole blocks arrive, also behind the file's end.
+        let known = rules.file_bytes.saturating_sub(offset).min(bytes);
+        for (at, bytes, way) in [(offset, known, way), (offset + known, bytes - known, Way::Cached)]
+        {
+            if bytes > 0 {
+                found.add(at, bytes, way);
+            }
+        }
         return found;
     }
     if file.residency == storage::Residency::AlwaysCached {

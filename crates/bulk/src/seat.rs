@@ -114,6 +114,15 @@ impl Seat {
         queue.wait(mark).map_err(|e| BulkError::gpu("making a queue of copies", &e))
     }
 
+    /// Ends everything after a panic: a broken invariant of ours must not leave anybody waiting.
+    pub fn abandon(&mut self, core: &Core) {
+        for flight in self.flights.iter_mut().filter_map(Option::take) {
+            let why = "a worker of the bulk engine panicked; please report it".to_owned();
+            flight.job.fail(BulkError::Misuse(why));
+            flight.job.chunks_ended(1, &core.counters);
+        }
+    }
+
     /// The memory of all slots, pinned where there is a GPU.
     fn memory(&mut self, core: &Core) -> Result<Region, BulkError> {
         if let Some(memory) = &self.memory {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -224,7 +225,7 @@ impl Core {
     fn prepare_seat(&self, seat: &mut Seat) {
         let result = seat.prepare(self);
         let mut work = lock(&self.work);
-        work.preparing -= 1;
+        work.preparing = work.preparing.saturating_sub(1);
         if let Err(error) = result {
             work.unprepared.get_or_insert(error);
         }
@@ -241,16 +242,28 @@ impl Core {
                 prepared = true;
                 self.prepare_seat(&mut seat);
             }
-            while seat.has_room() {
-                let Some((job, chunk)) = self.claim(index) else { break };
-                seat.begin(self, &job, chunk);
-                seat.advance(self);
-            }
-            if !seat.is_idle() {
-                seat.wait(self);
-            } else if !self.wait_for_work(index, prepared) {
+            let step = AssertUnwindSafe(|| self.step(index, &mut seat));
+            if catch_unwind(step).is_err() {
+                seat.abandon(self);
+                // Its copies may still run: its memory stays for good.
+                let broken = std::mem::replace(&mut seat, Seat::new(bytes, self.knees.slots));
+                std::mem::forget(broken);
+                prepared = false;
+            } else if seat.is_idle() && !self.wait_for_work(index, prepared) {
                 return seat.retire(self);
             }
+        }
+    }
+
+    /// Begins what there is room for, and waits for something to end.
+    fn step(&self, index: usize, seat: &mut Seat) {
+        while seat.has_room() {
+            let Some((job, chunk)) = self.claim(index) else { break };
+            seat.begin(self, &job, chunk);
+            seat.advance(self);
+        }
+        if !seat.is_idle() {
+            seat.wait(self);
         }
     }
 

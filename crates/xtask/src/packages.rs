@@ -20,6 +20,7 @@ const PACKAGES: &[Package] = &[
         program: "qemu-system-x86_64",
         purpose: "another NVMe controller, to compare with",
     },
+    Package { name: "xfsprogs", program: "mkfs.xfs", purpose: "a file system for bulk transfers" },
     Package { name: "python3", program: "/usr/bin/python3", purpose: "the Python package, NVRTC" },
     Package { name: "python3-pip", program: "pip3", purpose: "NVIDIA's compilers come as wheels" },
     Package {

@@ -15,7 +15,7 @@ use super::ring::RingOp;
 use crate::error::BulkError;
 use crate::file::Inner;
 use crate::interference::{Call, Need, Strike};
-use crate::job::{Piece, Source, Target};
+use crate::job::{Piece, Source, Target, What};
 use crate::route::{Cause, Op, Route};
 use crate::runs::{self, Run, Runs, Way};
 use crate::threads::Core;
@@ -114,16 +114,19 @@ impl Seat {
         let piece = self.flight(slot).parts[index].piece;
         let file = match job.source(&piece) {
             Source::Open(file) => file,
-            Source::Path(path) => {
-                let file = Arc::new(core.open(&path, crate::file::Access::Read)?);
-                self.flight(slot).parts[index].file = Some(Arc::clone(&file));
-                file
-            }
+            Source::Path(path) => Arc::new(core.open(&path, crate::file::Access::Read)?),
         };
+        self.flight(slot).parts[index].file = Some(Arc::clone(&file));
         let bytes = piece.bytes as u64;
         let found = match job.row_way(&piece) {
             Some(way) => row(&file, &piece, way),
-            None => runs::to_read(&file, job.rules, piece.offset, bytes),
+            None => {
+                let mut rules = job.rules;
+                if matches!(job.what, What::Items { .. }) {
+                    rules.file_bytes = file.bytes().map_err(|e| failed(Op::Read, &file, 0, &e))?;
+                }
+                runs::to_read(&file, rules, piece.offset, bytes)
+            }
         };
         note(core, &file, &found);
         let (spot, found) = self.spot_to_read(core, slot, index, &file, found, alone)?;
