@@ -98,8 +98,9 @@ fn order_on_cuda() {
         .map(Result::unwrap)
         .into();
     let mut streams: Vec<_> = (0..8).map(|_| gpu.copy_queue().unwrap()).collect();
+    let begin = Instant::now();
     bulk.prepare_streams().unwrap();
-    println!("prepared");
+    println!("threads, pinned memory and streams made in {:?}", begin.elapsed());
 
     // A long kernel; a read behind it; what comes after the read.
     let kernel = gpu.stream_gate(stream.stream()).unwrap();
@@ -182,9 +183,24 @@ fn bytes_on_cuda() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     make(&path, 40 << 20, 1);
+    let begin = Instant::now();
     let bulk = Bulk::open(Options { gpu: Some(Arc::clone(&gpu)), ..quiet() }).unwrap();
+    let opened = begin.elapsed();
     let file = bulk.open_file(&path, Access::Read).unwrap();
+    let begin = Instant::now();
+    for _ in 0..1000 {
+        bulk.open_file(&path, Access::Read).unwrap();
+    }
+    println!("engine opened in {opened:?}, a file in {:?}", begin.elapsed() / 1000);
     let memory = gpu.allocate_device(48 << 20).unwrap();
+    // Threads that never had to do with CUDA.
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let place = Place::device(memory.address + (40 << 20) + thread * 4096, 4096);
+            let (bulk, file) = (&bulk, &file);
+            scope.spawn(move || assert_eq!(bulk.read(file, thread, place).unwrap(), 4096));
+        }
+    });
     let host = gpu.allocate_host(48 << 20).unwrap();
     for (offset, bytes) in [(0, 1), (4095, 300_000), (77, 33_000_001), (0, 40 << 20)] {
         let place = Place::device(memory.address + 13, bytes);
