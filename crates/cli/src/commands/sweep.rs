@@ -84,8 +84,9 @@ fn heading(setting: Setting) -> &'static str {
         Setting::Published => {
             "published: bam with 32 warps an SM, 128 queue pairs of 1024 in device memory, and its \
              second read; copilot as its artifact's run.sh has it, 1 warp an SM, asynchronous, batch \
-             8 at 24 SMs and else 1, 128 queue pairs of 4096 in host memory, but with the agents \
-             that fit on this machine instead of one a pair; ring with this program's defaults"
+             8 at 24 SMs and else 1, 128 queue pairs of 4096 in host memory, and 64 agents of two \
+             pairs each, however few CPUs there are, but without real-time priority; ring with this \
+             program's defaults"
         }
     }
 }
@@ -123,10 +124,14 @@ fn matched(path: PathName, sms: u32, shape: Shape) -> Cell {
     }
 }
 
+/// Threads that poll in CoPilotIO's artifact, at most: each has its share of the queue pairs, side by side.
+const PUBLISHED_AGENTS: u32 = 64;
+
 /// Each system as its authors ran it. Source: BaM's 128 queue pairs of 1024; CoPilotIO's artifact,
 /// microbenchmark/run.sh and the defaults of its programs.
 fn published(path: PathName, sms: u32, host_cores: Option<u32>) -> Cell {
-    let host_cores = host_cores.unwrap_or_else(spare_cpus);
+    let own = if path == PathName::Copilot { PUBLISHED_AGENTS } else { spare_cpus() };
+    let host_cores = host_cores.unwrap_or(own);
     let shape = match path {
         PathName::Bam => Shape { warps: 32, batch: 1, queues: 128, depth: 1024, host_cores },
         PathName::Copilot => {
