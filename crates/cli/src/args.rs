@@ -13,8 +13,8 @@ use crate::units::{parse_bytes, parse_duration};
 
 pub use bulk::{BulkBenchArgs, EngineArgs, PeerSpec, SaveArgs, TuneArgs, Work};
 pub use forms::{
-    CompareArgs, CopollArgs, Key, Override, PlacementArgs, Setting, ShapeArgs, SuiteArgs,
-    SweepArgs, published_memory,
+    CompareArgs, CopollArgs, DriveLayout, DrivesArgs, Key, Override, PlacementArgs, Setting,
+    ShapeArgs, SuiteArgs, SweepArgs, published_memory,
 };
 
 /// Brings bytes from storage into GPU memory, and says what it cost.
@@ -446,6 +446,9 @@ pub struct BenchArgs {
     /// Replace report files that exist, and allow writing to --file.
     #[arg(long)]
     pub overwrite: bool,
+    /// Several drives.
+    #[command(flatten)]
+    pub several: DrivesArgs,
     /// Limits that hold for all commands.
     #[command(flatten)]
     pub limits: LimitArgs,

@@ -90,6 +90,8 @@ fn other_routes_and_shapes_verify_too() {
         "--path ring --drive-iops 20000 --drive-latency lognormal:80us:0.3",
         "--path uring --route window",
         "--path nvme --route direct --queues 2",
+        "--path nvme --drives 2 --layout striped --op mix --io-size 128k",
+        "--path nvme,bam,copilot --drives 3 --queues 3",
         "--path uring,nvme --memory host --queues 2 --depth 4",
         "--path posix --queues 3",
         "--path posix,ring --batch 2",

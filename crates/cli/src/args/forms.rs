@@ -4,10 +4,38 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
 
 use super::{LimitArgs, OpName, PathName, QueueMemory, Verify, count};
 use crate::units::{parse_bytes, parse_duration};
+
+/// How data lies on several drives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriveLayout {
+    /// Each has all of it: reads go to each in turn, writes to all.
+    Replicated,
+    /// Stripe by stripe in turn.
+    Striped,
+}
+
+/// Several software drives instead of one.
+#[derive(Args, Debug, Clone)]
+pub struct DrivesArgs {
+    /// Software drives, each with controllers and a timing model of its own.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(default_value_t = 1)]
+    pub drives: u32,
+    /// How the data lies on several drives.
+    #[arg(long, value_enum, default_value = "replicated")]
+    pub layout: DriveLayout,
+}
+
+impl DrivesArgs {
+    /// A single drive.
+    pub const ONE: Self = Self { drives: 1, layout: DriveLayout::Replicated };
+}
 
 /// What every row of a comparison has in common.
 #[derive(Args, Debug, Clone)]
@@ -58,6 +86,9 @@ pub struct CompareArgs {
     /// Replace files that exist.
     #[arg(long)]
     pub overwrite: bool,
+    /// Several drives.
+    #[command(flatten)]
+    pub several: DrivesArgs,
     /// Limits that hold for all commands.
     #[command(flatten)]
     pub limits: LimitArgs,

@@ -287,6 +287,7 @@ fn settings(args: &CompareArgs, cell: &Cell) -> Result<Settings> {
         seed: args.seed,
         json: args.json,
         overwrite: args.overwrite,
+        several: args.several.clone(),
         limits: args.limits.clone(),
         ..BenchArgs::defaults()
     })

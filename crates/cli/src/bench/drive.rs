@@ -23,11 +23,13 @@ use mem::{AddressMap, Region};
 use storage::faults::{FaultScript, Injector};
 use storage::{
     FileOptions, FileStorage, Geometry, MemoryStorage, NvmeOptions, NvmeStorage, QueueOptions,
-    Storage, StorageError, StorageQueue,
+    Replicated, Storage, StorageError, StorageQueue, Striped,
 };
 
+use crate::args::{DriveLayout, DrivesArgs};
 use crate::bench::data::Data;
 use crate::bench::padded::Padded;
+use crate::bench::stripe::{STRIPE_BYTES, StripeShare};
 
 /// Bytes of a logical block of the software drive.
 pub const BLOCK_BYTES: u32 = 512;
@@ -49,8 +51,10 @@ pub struct DriveOptions {
     pub limit: Duration,
     /// Queue pairs that a run needs at most.
     pub queues: u32,
-    /// Controllers, each with a thread; 0: one, or for a real GPU several.
+    /// Controllers of a drive, each with a thread; 0: one, or for a real GPU several.
     pub device_cores: u32,
+    /// How many drives, and how the data lies on them.
+    pub several: DrivesArgs,
 }
 
 /// One controller at work.
@@ -60,10 +64,12 @@ struct Unit {
     counters: SharedCounters,
 }
 
-/// A drive that is ready.
+/// A drive that is ready, or several.
 pub struct SoftwareDrive {
     units: Vec<Unit>,
+    /// Of all drives, one after the other.
     drivers: Vec<Driver>,
+    several: DrivesArgs,
     injector: Option<Arc<Injector>>,
     how: NvmeOptions,
     name: String,
@@ -88,31 +94,44 @@ impl SoftwareDrive {
     /// The system's own, with the file's name; a drive that does not start.
     pub fn open(options: &DriveOptions, data: &Data, gpu: &Arc<dyn Gpu>) -> Result<Rc<Self>> {
         let real = !gpu.describe().simulated;
-        check_device_cores(options.device_cores)?;
+        let DrivesArgs { drives, layout } = options.several;
+        check_device_cores(options.device_cores.saturating_mul(drives))?;
         let cores = device_cores(options.device_cores, real);
+        let striped = drives > 1 && layout == DriveLayout::Striped;
+        if striped {
+            check_stripes(data, drives)?;
+        }
         let (below, held) = storage(options, data, real)?;
         let script = options.faults.as_ref();
         let injector = script.map(|script| Arc::new(Injector::new(script, BLOCK_BYTES)));
         let needed = u16::try_from(options.queues).context("too many queue pairs")?;
         let queues = needed.checked_add(SPARE_QUEUES).context("too many queue pairs")?;
-        let common = Common {
-            options,
-            namespace: NamespaceOptions {
-                storage: below,
-                block_bytes: BLOCK_BYTES,
-                faults: injector.clone(),
-            },
-            queues,
-            pacer: (cores > 1).then(|| Pacer::new(&options.timing)),
-            origin: Instant::now(),
-            gpu,
-            how: NvmeOptions {
-                command_limit: options.limit,
-                driver: DriverOptions { queues_max: queues, ..DriverOptions::default() },
-                ..NvmeOptions::default()
-            },
+        let how = NvmeOptions {
+            command_limit: options.limit,
+            driver: DriverOptions { queues_max: queues, ..DriverOptions::default() },
+            ..NvmeOptions::default()
         };
-        let units = (0..cores).map(|n| common.unit(n)).collect::<Result<Vec<_>>>()?;
+        let origin = Instant::now();
+        let mut units = Vec::new();
+        for drive in 0..drives {
+            let storage: Arc<dyn Storage> = match striped {
+                true => Arc::new(StripeShare::new(Arc::clone(&below), drive, drives)),
+                false => Arc::clone(&below),
+            };
+            let faults = injector.clone();
+            let common = Common {
+                options,
+                namespace: NamespaceOptions { storage, block_bytes: BLOCK_BYTES, faults },
+                queues,
+                pacer: (cores > 1).then(|| Pacer::new(&options.timing)),
+                origin,
+                gpu,
+                how: how.clone(),
+            };
+            for core in 0..cores {
+                units.push(common.unit(drive * cores + core)?);
+            }
+        }
         let model = if options.timing.is_unlimited() {
             "no timing model".to_owned()
         } else {
@@ -122,12 +141,22 @@ impl SoftwareDrive {
             1 => String::new(),
             n => format!(", {n} controllers with a thread each as one drive"),
         };
+        let number = match (drives, layout) {
+            (1, _) => String::new(),
+            (n, DriveLayout::Replicated) => {
+                format!("s on {n} drives, replicated (in the same file)")
+            }
+            (n, DriveLayout::Striped) => {
+                format!("s on {n} drives, striped by {STRIPE_BYTES} bytes")
+            }
+        };
         Ok(Rc::new(Self {
             drivers: units.iter().map(|unit| unit.driver.clone()).collect(),
             units,
+            several: options.several.clone(),
             injector,
-            how: common.how,
-            name: format!("software NVMe controller ({model}{threads}) over {held}"),
+            how,
+            name: format!("software NVMe controller{number} ({model}{threads}) over {held}"),
         }))
     }
 
@@ -136,8 +165,20 @@ impl SoftwareDrive {
     /// # Errors
     /// A controller failed meanwhile.
     pub fn storage(&self) -> Result<Arc<dyn Storage>> {
+        let cores = self.drivers.len() / self.several.drives as usize;
+        let each = self.drivers.chunks(cores).map(|drivers| self.drive(drivers));
+        let mut drives = each.collect::<Result<Vec<_>>>()?;
+        Ok(match self.several.layout {
+            _ if drives.len() == 1 => drives.remove(0),
+            DriveLayout::Replicated => Arc::new(Replicated::new(drives)?),
+            DriveLayout::Striped => Arc::new(Striped::new(drives, STRIPE_BYTES)?),
+        })
+    }
+
+    /// One drive as storage for the CPU.
+    fn drive(&self, drivers: &[Driver]) -> Result<Arc<dyn Storage>> {
         let one = |driver: &Driver| NvmeStorage::over(driver.clone(), &self.how);
-        let mut all = self.drivers.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+        let mut all = drivers.iter().map(one).collect::<Result<Vec<_>, _>>()?;
         Ok(match all.pop() {
             Some(only) if all.is_empty() => Arc::new(only),
             last => Arc::new(Dealt {
@@ -145,6 +186,11 @@ impl SoftwareDrive {
                 next: AtomicUsize::new(0),
             }),
         })
+    }
+
+    /// How many drives there are.
+    pub fn drives(&self) -> u32 {
+        self.several.drives
     }
 
     /// The drivers, one a controller.
@@ -271,6 +317,21 @@ impl Storage for Dealt {
             self.drives[0].explain()
         )
     }
+}
+
+/// Refuses data that is no whole number of stripes on each drive.
+///
+/// # Errors
+/// It is not.
+fn check_stripes(data: &Data, drives: u32) -> Result<()> {
+    let row = u64::from(STRIPE_BYTES) * u64::from(drives);
+    ensure!(
+        data.bytes().is_multiple_of(row),
+        "--layout striped: {} bytes are no whole number of stripes of {STRIPE_BYTES} bytes on each of \
+         {drives} drives; name a --size that {row} divides",
+        data.bytes()
+    );
+    Ok(())
 }
 
 /// Refuses more device cores than there are CPUs.

@@ -21,6 +21,7 @@ mod ring_runner;
 pub mod round;
 pub mod settings;
 pub mod source;
+pub mod stripe;
 mod summary;
 pub mod uring;
 mod worker;

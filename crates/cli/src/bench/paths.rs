@@ -11,7 +11,8 @@ use sidecore::gpu_queues::Polling;
 use storage::faults::FaultScript;
 
 use crate::args::{
-    Cache, Drive, FaultsAt, LimitArgs, Memory, OpName, PathName, QueueMemory, RouteName, WaitMode,
+    Cache, Drive, DrivesArgs, FaultsAt, LimitArgs, Memory, OpName, PathName, QueueMemory,
+    RouteName, WaitMode,
 };
 use crate::bench::data::Data;
 use crate::bench::drive::{BLOCK_BYTES, SoftwareDrive};
@@ -98,6 +99,8 @@ pub struct PathOptions {
     pub side_cores: Option<u32>,
     /// Limits of the command.
     pub limits: LimitArgs,
+    /// How many software drives.
+    pub several: DrivesArgs,
     /// What shall go wrong.
     pub faults: Option<FaultScript>,
     /// Where it goes wrong.
@@ -140,6 +143,7 @@ impl PathOptions {
             limit: self.limit,
             queues: self.queues,
             device_cores: self.limits.device_cores.unwrap_or(0),
+            several: self.several.clone(),
         }
     }
 
@@ -304,7 +308,11 @@ impl<R: Runner> Runner for Counted<R> {
         }
     }
     fn describe(&self) -> Description {
-        Description { device_cores: self.source.device_cores(), ..self.runner.describe() }
+        Description {
+            device_cores: self.source.device_cores(),
+            drives: self.source.drives(),
+            ..self.runner.describe()
+        }
     }
     fn destination(&mut self) -> &mut Destination {
         self.runner.destination()

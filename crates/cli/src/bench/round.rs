@@ -164,6 +164,8 @@ pub struct Description {
     pub polling_warps: u32,
     /// Threads of the software drive.
     pub device_cores: u32,
+    /// Software drives.
+    pub drives: u32,
     /// What compiler and driver say of the kernel, where it was compiled for a GPU.
     pub kernel: Option<KernelFacts>,
     /// Where a real GPU is on PCI.

@@ -8,7 +8,8 @@ use ctrl::TimingModel;
 use storage::faults::FaultScript;
 
 use crate::args::{
-    BenchArgs, Drive, FaultsAt, Memory, OpName, PathName, QueueMemory, RouteName, Verify, WaitMode,
+    BenchArgs, Drive, DriveLayout, FaultsAt, Memory, OpName, PathName, QueueMemory, RouteName,
+    Verify, WaitMode,
 };
 use crate::bench::data::{self, GRANULE_BYTES};
 use crate::bench::faults;
@@ -152,6 +153,7 @@ impl Settings {
             limit: self.limit,
             side_cores: args.side_cores,
             limits: args.limits.clone(),
+            several: args.several.clone(),
             faults: self.faults_of(point),
             faults_at: args.faults_at,
         }
@@ -287,16 +289,10 @@ fn check_combinations(args: &BenchArgs) -> Result<()> {
             );
         }
     }
-    if args.faults_at == FaultsAt::Drive {
-        let software = |path: &PathName| match path {
-            PathName::Nvme | PathName::Bam | PathName::Copilot => true,
-            PathName::Ring => args.drive == Drive::Software || has_drive_model(args),
-            PathName::Posix | PathName::Uring => false,
-        };
-        if let Some(path) = paths(args).iter().find(|path| !software(path)) {
-            bail!("--faults-at drive: path {} has no software drive here", path.name());
-        }
+    if let (Some(path), FaultsAt::Drive) = (without_drive(args), args.faults_at) {
+        bail!("--faults-at drive: path {} has no software drive here", path.name());
     }
+    check_drives(args)?;
     check_verify(args)?;
     check_lane_queues(args)?;
     check_wait(args)?;
@@ -338,6 +334,39 @@ fn check_wait(args: &BenchArgs) -> Result<()> {
 /// Whether faults strike in front of the storage, where commands of lanes do not come by.
 fn faulty_storage(args: &BenchArgs) -> bool {
     args.faults.is_some() && args.faults_at == FaultsAt::Storage
+}
+
+/// A path that has no software drive, if one does not.
+fn without_drive(args: &BenchArgs) -> Option<PathName> {
+    paths(args).into_iter().find(|path| match path {
+        PathName::Nvme | PathName::Bam | PathName::Copilot => false,
+        PathName::Ring => args.drive != Drive::Software && !has_drive_model(args),
+        PathName::Posix | PathName::Uring => true,
+    })
+}
+
+/// Refuses several drives where there are none, and where lanes would have to know how the data lies on them.
+fn check_drives(args: &BenchArgs) -> Result<()> {
+    if let (Some(path), 2..) = (without_drive(args), args.several.drives) {
+        let name = path.name();
+        bail!("--drives {}: path {name} has no software drive here", args.several.drives);
+    }
+    let lane_queues = paths(args).into_iter().find(|path| path.has_lane_queues());
+    if let (Some(path), 2..) = (lane_queues, args.several.drives) {
+        let name = path.name();
+        ensure!(
+            args.several.layout == DriveLayout::Replicated,
+            "--layout striped: a lane of {name} has one queue pair and so one drive, which has not all \
+             of the data; ask for --layout replicated"
+        );
+        ensure!(
+            args.op == OpName::Read,
+            "--drives {} --op {}: a lane of {name} writes to one drive, and the others would not have it",
+            args.several.drives,
+            args.op.name()
+        );
+    }
+    Ok(())
 }
 
 fn check_lane_queues(args: &BenchArgs) -> Result<()> {

@@ -13,7 +13,7 @@ use mem::Region;
 use storage::faults::{FaultScript, Injector};
 use storage::{Direct, Faulty, FileOptions, FileStorage, MemoryStorage, Storage};
 
-use crate::args::{Cache, FaultsAt};
+use crate::args::{Cache, DrivesArgs, FaultsAt};
 use crate::bench::data::Data;
 use crate::bench::drive::{DriveOptions, SoftwareDrive};
 use crate::bench::posix::PosixStorage;
@@ -60,6 +60,8 @@ pub struct SourceOptions {
     pub queues: u32,
     /// Threads of a software drive; 0: as the GPU needs.
     pub device_cores: u32,
+    /// How many software drives.
+    pub several: DrivesArgs,
 }
 
 /// A source that is open.
@@ -195,6 +197,11 @@ impl Source {
         self.software.as_ref().map_or(0, |drive| drive.device_cores())
     }
 
+    /// Software drives; 0 where there is none.
+    pub fn drives(&self) -> u32 {
+        self.software.as_ref().map_or(0, |drive| drive.drives())
+    }
+
     /// The sum of a counter over the software drive's controllers.
     pub fn at_controllers(&self, value: fn(&ctrl::Counters) -> u64) -> u64 {
         self.software.as_ref().map_or(0, |drive| drive.counted(value))
@@ -216,6 +223,7 @@ impl SourceOptions {
             limit: self.limit,
             queues,
             device_cores: self.device_cores,
+            several: self.several.clone(),
         }
     }
 }

@@ -182,6 +182,7 @@ impl Summary {
             wait: what.wait.to_owned(),
             polling_warps: what.polling_warps,
             device_cores: what.device_cores,
+            drives: what.drives,
             registers: kernel.registers,
             local_bytes: kernel.local_bytes,
             blocks_per_sm: kernel.blocks_per_multiprocessor,

@@ -11,7 +11,9 @@ use anyhow::{Result, ensure};
 use ctrl::TimingModel;
 use serde::Serialize;
 
-use crate::args::{Cache, Drive, FaultsAt, IdleArgs, Memory, OpName, PathName, RouteName};
+use crate::args::{
+    Cache, Drive, DrivesArgs, FaultsAt, IdleArgs, Memory, OpName, PathName, RouteName,
+};
 use crate::bench::data::Data;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
@@ -120,6 +122,7 @@ fn options(args: &IdleArgs) -> PathOptions {
         limit: Duration::from_secs(1),
         side_cores: args.side_cores,
         limits: args.limits.clone(),
+        several: DrivesArgs::ONE,
         faults: None,
         faults_at: FaultsAt::Storage,
     }

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use storage::faults::FaultScript;
 
 use crate::args::{
-    Cache, Drive, FaultsAt, LoadArgs, Memory, OpName, PathName, RouteName, WaitMode,
+    Cache, Drive, DrivesArgs, FaultsAt, LoadArgs, Memory, OpName, PathName, RouteName, WaitMode,
 };
 use crate::bench::data::Data;
 use crate::bench::faults;
@@ -146,6 +146,7 @@ fn options(
         limit: std::time::Duration::from_millis(u64::from(args.limit_ms)),
         side_cores: args.side_cores,
         limits: args.limits.clone(),
+        several: DrivesArgs::ONE,
         faults,
         // Commands of lanes go past whatever is in front of the storage.
         faults_at: if path.has_lane_queues() { FaultsAt::Drive } else { FaultsAt::Storage },

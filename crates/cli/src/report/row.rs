@@ -148,6 +148,8 @@ pub struct Row {
     pub setting: String,
     /// Threads of the software drive: equipment, not the path's own cores; 0 where there is none.
     pub device_cores: u32,
+    /// Software drives; 0 where there is none.
+    pub drives: u32,
     /// Time to fetch a command from its queue's memory, in nanoseconds; 0 where it was not measured.
     pub fetch_ns_per_command: f64,
     /// Commands that were fetched together, in the mean.
