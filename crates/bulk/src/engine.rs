@@ -9,7 +9,7 @@ use crate::counters::{self, Counters};
 use crate::error::BulkError;
 use crate::file::{Access, CachePolicy, File, Inner};
 use crate::job::{Item, Job, RowMap, Source, What, chunks_of};
-use crate::knees::Knees;
+use crate::knees::{Knees, PAGE_BYTES};
 use crate::place::{Kind, Place};
 use crate::plan::{self, Plan};
 use crate::request::{From, Options, POOL_BYTES_MAX, Request};
@@ -348,6 +348,7 @@ impl Bulk {
         let what = What::Rows { file, indices, row_bytes, place, map };
         let threads = core.knees.threads_cached.max(core.knees.threads_direct);
         let chunk_bytes = core.knees.chunk_bytes(rows * row_bytes, threads).min(GATHER_BYTES);
+        let chunk_bytes = chunk_bytes.min(rows_in_slot(&core.knees, row_bytes));
         let mut job = Job::new(Op::Read, what, rules, chunk_bytes);
         job.threads = threads;
         let job = Arc::new(job);
@@ -501,6 +502,12 @@ fn look_up(store: &Store, key: &str, counters: &counters::Shared) -> Option<Knee
         Err(error) => counters.fell_back(Cause::KneesUnreadable, || error.to_string()),
     }
     None
+}
+
+/// Bytes of rows that a slot takes, with the whole pages around rows that do not begin where pages do.
+fn rows_in_slot(knees: &Knees, row_bytes: u64) -> u64 {
+    let pages = if row_bytes.is_multiple_of(PAGE_BYTES) { 0 } else { 2 };
+    knees.slot_bytes - pages * PAGE_BYTES
 }
 
 /// A request that was checked.

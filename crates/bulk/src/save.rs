@@ -42,6 +42,24 @@ impl Drop for Temporary {
     }
 }
 
+/// Makes a file of a name that nobody has: one that was left behind, or a link, may be in the way.
+fn make_temporary(folder: &Path) -> io::Result<PathBuf> {
+    const TRIES: u32 = 1000;
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let process = std::process::id();
+    let mut tries = 0;
+    loop {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!(".sidecore-{process}-{count}.tmp"));
+        tries += 1;
+        match std::fs::File::options().write(true).create_new(true).open(&path) {
+            Ok(_made) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Writes a whole file: when this returns well, the name has it, durably; else it has what it had before.
 ///
 /// Parts may come in any order; bytes between them are zeros. `bytes` is the length of the file.
@@ -65,14 +83,17 @@ pub fn save_atomically(
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
     };
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let process = std::process::id();
-    let temporary = folder.join(format!(".sidecore-{process}-{count}.tmp"));
-    let access = Access::Write { create: true, truncate: true };
-    let file = bulk.open_file(&temporary, access)?;
+    let old = std::fs::metadata(path).ok();
+    if let Some(old) = old.as_ref().filter(|old| !old.is_file()) {
+        // A rename would put a file into its place, even of a device.
+        let what = format!("saving {}", path.display());
+        let why = if old.is_dir() { "it is a directory" } else { "it is no regular file" };
+        return Err(BulkError::Unsupported { what, why: format!("{why}; name another file") });
+    }
+    let temporary = make_temporary(&folder).map_err(|e| os("making a file in", &folder, &e))?;
     let mut guard = Temporary(Some(temporary.clone()));
-    if let Ok(old) = std::fs::metadata(path) {
+    let file = bulk.open_file(&temporary, Access::ReadWrite)?;
+    if let Some(old) = old {
         let kept = std::fs::set_permissions(&temporary, old.permissions());
         kept.map_err(|e| os("giving the old file's permissions to", &temporary, &e))?;
     }

@@ -145,7 +145,9 @@ impl Seat {
             let route = route_of(host, run.way, through_window);
             core.counters.moved(route, Op::Read, got as u64);
             if got < want {
-                self.flight(slot).parts[index].got = offset_in(&piece, &run) + got;
+                let part = &mut self.flight(slot).parts[index];
+                // A direct run before this one may have ended earlier still.
+                part.got = part.got.min(offset_in(&piece, &run) + got);
                 break;
             }
         }
@@ -388,10 +390,26 @@ impl Seat {
         Ok(())
     }
 
-    /// Writes what is in the slot, or in host memory.
+    /// Writes what is in the slot, or in host memory. What fails while the ring still writes another part
+    /// ends when that has ended: until then the memory is in use.
     pub(super) fn write_out(&mut self, core: &Core, slot: usize) -> Result<(), BulkError> {
-        let job = Arc::clone(&self.flight(slot).job);
         self.flight(slot).phase = Phase::Writing;
+        let started = self.start_writes(core, slot);
+        let flight = self.flight(slot);
+        if flight.waiting == 0 {
+            started?;
+            self.finish(core, slot);
+            return Ok(());
+        }
+        if let Err(error) = started {
+            flight.parts[0].error = Some(Box::new(error));
+        }
+        self.ring.submit();
+        Ok(())
+    }
+
+    fn start_writes(&mut self, core: &Core, slot: usize) -> Result<(), BulkError> {
+        let job = Arc::clone(&self.flight(slot).job);
         let piece = self.flight(slot).parts[0].piece;
         let file = Arc::clone(job.file().expect("writes are ranges"));
         let bytes = piece.bytes as u64;
@@ -418,11 +436,6 @@ impl Seat {
             move_all(core, Op::Write, fd, run.offset, (&memory, at), want)
                 .map_err(|e| failed(Op::Write, &file, run.offset, &e))?;
             core.counters.moved(route_of(host, Way::Cached, false), Op::Write, run.bytes);
-        }
-        if self.flight(slot).waiting > 0 {
-            self.ring.submit();
-        } else {
-            self.finish(core, slot);
         }
         Ok(())
     }

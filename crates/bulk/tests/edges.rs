@@ -1,0 +1,107 @@
+//! Where slots and ranges end: rows that fill a slot to its last byte, writes that fail half way.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulk::{
+    Access, BulkError, CachePolicy, Call, Interference, Knees, Op, Options, Request, SavePart,
+    Strike, save_atomically,
+};
+use common::{Guarded, check_file, engine, make, quiet};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn rows_that_follow_each_other_stay_in_their_slot() {
+    const FILE_BYTES: u64 = 12 << 20;
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("rows");
+    make(&path, FILE_BYTES, 7);
+    for cache in [CachePolicy::Cached, CachePolicy::Direct] {
+        let knees = Knees { slot_bytes: 64 << 10, ..Knees::default() };
+        let (bulk, gpu) =
+            engine(Options { cache, knees: Some(knees), threads: Some(1), ..quiet() });
+        let file = bulk.open_file(&path, Access::Read).unwrap();
+        // Rows longer than a slot, as long as one, and shorter ones; none begins where a page does.
+        for row_bytes in [1000_u64, 4095, 65_535, 65_536, 100_001] {
+            let indices: Vec<u64> = (1..FILE_BYTES / row_bytes).collect();
+            let bytes = indices.len() * usize::try_from(row_bytes).unwrap();
+            for side in [Some(&gpu), None] {
+                let target = Guarded::new(side, 3, bytes);
+                let moved = bulk.read_rows(&file, &indices, row_bytes, target.place()).unwrap();
+                assert_eq!(moved, bytes as u64);
+                target.check(row_bytes, bytes, 7);
+            }
+        }
+    }
+}
+
+/// Refuses the writes that are shorter than a page.
+struct NoTails;
+
+impl Interference for NoTails {
+    fn strike(&self, call: Call) -> Strike {
+        const ENOSPC: i32 = 28;
+        if call.op == Op::Write && call.bytes < 4096 { Strike::Errno(ENOSPC) } else { Strike::Pass }
+    }
+}
+
+#[test]
+fn a_write_whose_tail_fails_ends_when_its_body_has_landed() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("data");
+    make(&path, 4 << 20, 1);
+    let options = Options {
+        cache: CachePolicy::Direct,
+        threads: Some(1),
+        interference: Some(Arc::new(NoTails)),
+        ..quiet()
+    };
+    let (bulk, gpu) = engine(options);
+    let file = bulk.open_file(&path, Access::ReadWrite).unwrap();
+    for side in [Some(&gpu), None] {
+        for _ in 0..8 {
+            let bad = Guarded::new(side, 0, (512 << 10) + 100);
+            bad.fill(4096, 2);
+            let transfer = bulk.submit(Request::write(&file, 4096, bad.place()));
+            let failed = transfer.wait(MINUTE);
+            assert!(matches!(failed, Err(BulkError::Os { errno: 28, .. })), "{failed:?}");
+            // The worker and its slots are as good as before.
+            let good = Guarded::new(side, 0, 2 << 20);
+            good.fill(0, 3);
+            let transfer = bulk.submit(Request::write(&file, 0, good.place()));
+            assert_eq!(transfer.wait(MINUTE).unwrap(), Some(2 << 20));
+            check_file(&path, 0, 2 << 20, 3);
+        }
+    }
+}
+
+#[test]
+fn a_save_takes_no_name_that_is_there_and_replaces_files_only() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (bulk, gpu) = engine(quiet());
+    let memory = Guarded::new(Some(&gpu), 0, 100_000);
+    memory.fill(0, 5);
+    let save = |name: &str| {
+        let parts = vec![SavePart { offset: 0, place: memory.place() }];
+        save_atomically(&bulk, &folder.path().join(name), 100_000, parts)
+    };
+    // What a killed process of the same number may have left, or somebody else has put there.
+    let other = folder.path().join("other");
+    make(&other, 5000, 1);
+    for count in 0..50 {
+        let name = format!(".sidecore-{}-{count}.tmp", std::process::id());
+        std::os::unix::fs::symlink(&other, folder.path().join(name)).unwrap();
+    }
+    assert_eq!(save("data").unwrap(), 100_000);
+    check_file(&folder.path().join("data"), 0, 100_000, 5);
+    check_file(&other, 0, 5000, 1);
+
+    let pipe = folder.path().join("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(matches!(save("pipe"), Err(BulkError::Unsupported { .. })));
+    assert!(!std::fs::metadata(&pipe).unwrap().is_file());
+}
