@@ -57,7 +57,7 @@ def torch_load(
     file : path
         A zip archive, as torch has written since version 1.6.
     device, framework, progress
-        As for :func:`sidecore.load_safetensors`. The device that a tensor was saved from is ignored.
+        As for :func:`sidecore.load_safetensors`. The device that one was saved from is ignored.
     shared : bool
         Whether all storages share one allocation. ``torch.save`` of a single tensor then saves the
         whole allocation, :func:`torch_save` does not.

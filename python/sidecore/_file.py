@@ -280,7 +280,7 @@ def read_rows(
     row_bytes : int
         Bytes of a row.
     out : buffer, optional
-        Where the rows go, one after the other; else a new tensor of shape (rows, row_bytes) of bytes.
+        Where the rows go, one after the other; else a new tensor of bytes, (rows, row_bytes).
     device, framework
         As for :func:`sidecore.load_safetensors`, where ``out`` is not given.
 

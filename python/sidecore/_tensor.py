@@ -85,7 +85,7 @@ class Tensor:
         return self._interface
 
     def view(self, dtype: str) -> Tensor:
-        """The same bytes as another type of the same width, or as ``U8`` with a longer last axis."""
+        """The same bytes as another type of the same width, or all of them as ``U8``."""
         other = DTYPES[dtype]
         if other.bits == self.dtype.bits:
             shape = self.shape

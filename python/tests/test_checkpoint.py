@@ -99,7 +99,7 @@ def test_what_torch_saves_is_loaded(tmp_path, protocol, shared):
 def test_what_is_saved_torch_loads(tmp_path):
     state = state_dict()
     sidecore.torch_save(state, tmp_path / "a.pt")
-    # A set that is frozen is no tensor; newer versions of torch load it only where they are told to.
+    # A set that is frozen is no tensor; newer versions of torch load it only when told to.
     trusting = {"weights_only": False} if "weights_only" in signature(torch.load).parameters else {}
     same(state, torch.load(tmp_path / "a.pt", **trusting))
     same(state, sidecore.torch_load(tmp_path / "a.pt"))

@@ -338,7 +338,7 @@ print(sidecore.File(sys.argv[1]).read(bytearray(8192)))
 
 
 def test_what_was_tuned_for_a_file_system_is_used(file, tmp_path):
-    """The store of `sidecore tune`: with knees for the file's system, chunks are as long as they say."""
+    """The store of `sidecore tune`: with knees for a file system, chunks are as they say."""
     code = """
 import json, os, sys, sidecore
 folder = os.path.dirname(sys.argv[1])

@@ -95,7 +95,7 @@ def test_every_truncation_is_an_error(tmp_path):
 
 
 def test_a_claim_of_much_memory_allocates_none(tmp_path):
-    """A sparse file may be as long as it says; nothing but the header is read before it is judged."""
+    """A sparse file may be as long as it says; its header is judged before all else."""
     header = text({"x": described("F64", shape=(1 << 36,), offsets=(0, 1 << 39))})
     write_raw(tmp_path / "x", header, b"")
     code = f"""

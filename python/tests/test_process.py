@@ -152,7 +152,7 @@ print("going", flush=True)
 
 
 def test_kill_during_a_save_leaves_the_old_or_the_new_file(tmp_path):
-    """Generation after generation is saved over one name; the process is killed at random moments."""
+    """Generation after generation is saved over one name; at random moments it is killed."""
     path = tmp_path / "model.safetensors"
     code = """
 import sys, sidecore
