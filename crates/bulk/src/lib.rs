@@ -40,6 +40,7 @@ mod interference;
 mod job;
 mod knees;
 mod log;
+mod numa;
 mod place;
 mod plan;
 mod request;

@@ -82,8 +82,6 @@ words! {
 words! {
     /// Why something did not go the way that was wanted, or that is best.
     Cause:
-    /// A copy queue of its own was refused: copies wait for each other.
-    CopyQueueRefused = "copy-queue-refused",
     /// Direct I/O was refused when it was tried: through the page cache.
     DirectRefused = "direct-refused",
     /// The ends of a direct write are not aligned: they go through the page cache.

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use crate::file::{Access, Inner};
 use crate::interference::{Interference, Need};
 use crate::job::Job;
 use crate::knees::{CALLERS_MAX, INLINE_SLOTS, Knees, PAGE_BYTES};
+use crate::numa::{self, Near};
 use crate::route::Cause;
 use crate::seat::Seat;
 
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     gates: Mutex<Gates>,
     gates_wake: Condvar,
     spare: Mutex<Spare>,
+    /// CPUs near the GPU, looked for when the first worker starts.
+    near: OnceLock<Near>,
     /// How cached pages are found out, by device number.
     residency: Mutex<HashMap<(u64, bool), Residency>>,
 }
@@ -98,6 +101,7 @@ impl Core {
             gates: Mutex::default(),
             gates_wake: Condvar::new(),
             spare: Mutex::default(),
+            near: OnceLock::new(),
             residency: Mutex::default(),
         }
     }
@@ -235,6 +239,9 @@ impl Core {
     /// A worker's life.
     fn serve(&self, index: usize) {
         let bytes = usize::try_from(self.knees.slot_bytes).expect("at most 64 MiB");
+        if let Near::Cpus(cpus) = self.near() {
+            numa::stay(cpus);
+        }
         let mut seat = Seat::new(bytes, self.knees.slots);
         let mut prepared = false;
         loop {
@@ -253,6 +260,18 @@ impl Core {
                 return seat.retire(self);
             }
         }
+    }
+
+    /// Where workers run. Without a GPU, anywhere.
+    fn near(&self) -> &Near {
+        self.near.get_or_init(|| {
+            let Some(gpu) = &self.gpu else { return Near::OneNode };
+            let near = numa::near(Path::new("/sys"), gpu.pci().as_deref());
+            if let Near::Unknown(why) = &near {
+                self.counters.fell_back(Cause::NoNuma, || format!("{why}; threads run anywhere"));
+            }
+            near
+        })
     }
 
     /// Begins what there is room for, and waits for something to end.

@@ -75,7 +75,7 @@ impl Sandbox {
         names
     }
 
-    fn command(&self, line: &str) -> Command {
+    pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sidecore"));
         command.args(line.split_whitespace());
         self.prepare(&mut command);
