@@ -7,6 +7,7 @@
 
 void *fake_allocate(int kind, size_t bytes, size_t shown);
 int fake_copied_in(void);
+void fake_reset(void);
 
 enum { PINNED = 1, DEVICE, MANAGED, VIRTUAL, OTHER_GPU, OWN_CONTEXT };
 
@@ -75,6 +76,22 @@ int main(void)
     sidecore_memory_free(memory);
     sidecore_gpu_close(gpu);
     sidecore_gpu_close(other);
+
+    // The program resets its context under an engine: nothing of it is touched any more.
+    sidecore_memory *device = NULL;
+    sidecore_engine *engine = NULL;
+    sidecore_ring *ring = NULL;
+    HOLDS(sidecore_memory_adopt(mine, of(own), 64, &memory) == SIDECORE_OK);
+    HOLDS(sidecore_memory_allocate(mine, SIDECORE_MEMORY_DEVICE, 64, &device) == SIDECORE_OK);
+    HOLDS(sidecore_engine_start(mine, NULL, &engine) == SIDECORE_OK);
+    HOLDS(sidecore_ring_create(engine, NULL, &ring) == SIDECORE_OK);
+    fake_reset();
+    HOLDS(sidecore_memory_load(memory, 0, plain, 4) != SIDECORE_OK);
+    HOLDS(strstr(sidecore_last_error(), "has reset it") != NULL);
+    sidecore_ring_close(ring);
+    sidecore_engine_stop(engine);
+    sidecore_memory_free(memory);
+    sidecore_memory_free(device);
     sidecore_gpu_close(mine);
     printf("%d wrong\n", wrong);
     return wrong != 0;

@@ -65,14 +65,19 @@ int cuDeviceGetAttribute(int* value, int which, int device) {
 }
 int cuDevicePrimaryCtxRetain(handle* context, int device) { return (void)device, *context = &primary, 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, 0; }
+// Contexts that were reset have other ids, and nothing in them may be touched.
+static u64 generation = 1;
+void fake_reset(void) { ++generation; }
+int cuCtxGetId(handle context, u64* id) { return *id = generation * 2 + (context == &own), 0; }
+static void touch(void) { if (generation != 1) abort(); }
 int cuCtxSetCurrent(handle context) { return current = context, 0; }
 int cuCtxPushCurrent_v2(handle context) { return pushed[depth++ % 64] = current, current = context, 0; }
 int cuCtxPopCurrent_v2(handle* context) { return *context = current, current = pushed[--depth % 64], 0; }
 int cuMemGetInfo_v2(size_t* unused, size_t* total) { return *unused = *total = 1ul << 30, 0; }
 int cuMemAlloc_v2(u64* address, size_t bytes) { return note("cuMemAlloc"), *address = (u64)fake_allocate(DEVICE, bytes, bytes), 0; }
-int cuMemFree_v2(u64 address) { return (void)address, note("cuMemFree"), 0; }
+int cuMemFree_v2(u64 address) { return (void)address, touch(), note("cuMemFree"), 0; }
 int cuMemHostAlloc(handle* base, size_t bytes, unsigned flags) { return (void)flags, note("cuMemHostAlloc"), *base = fake_allocate(PINNED, bytes, bytes), 0; }
-int cuMemFreeHost(handle base) { return (void)base, note("cuMemFreeHost"), 0; }
+int cuMemFreeHost(handle base) { return (void)base, touch(), note("cuMemFreeHost"), 0; }
 int cuMemHostRegister_v2(handle base, size_t bytes, unsigned flags) {
   (void)flags;
   blocks[count].base = base;
@@ -80,7 +85,7 @@ int cuMemHostRegister_v2(handle base, size_t bytes, unsigned flags) {
   blocks[count++].kind = PINNED;
   return note("cuMemHostRegister"), 0;
 }
-int cuMemHostUnregister(handle base) { return (void)base, note("cuMemHostUnregister"), 0; }
+int cuMemHostUnregister(handle base) { return (void)base, touch(), note("cuMemHostUnregister"), 0; }
 
 int cuPointerGetAttribute(void* place, int which, u64 address) {
   const int i = find(address);
@@ -102,6 +107,7 @@ int cuPointerGetAttribute(void* place, int which, u64 address) {
 
 int cuMemcpyAsync(u64 to, u64 from, size_t bytes, handle stream) {
   (void)stream;
+  touch();
   copied_in = current == &primary ? 1 : current == &own ? 2 : 0;
   return memcpy((void*)to, (void*)from, bytes), 0;
 }
@@ -110,7 +116,8 @@ int cuStreamCreate(handle* stream, unsigned flags) { return (void)flags, note("c
 int cuEventCreate(handle* event, unsigned flags) { return (void)flags, *event = &thing, 0; }
 int cuModuleLoadData(handle* module, const void* image) { return (void)image, note("cuModuleLoadData"), *module = &thing, 1; }
 #define NOTHING(name) int name() { return 0; }
-NOTHING(cuStreamDestroy_v2) NOTHING(cuStreamSynchronize) NOTHING(cuEventDestroy_v2) NOTHING(cuEventSynchronize)
+int cuStreamDestroy_v2(handle stream) { return (void)stream, touch(), 0; }
+NOTHING(cuStreamSynchronize) NOTHING(cuEventDestroy_v2) NOTHING(cuEventSynchronize)
 NOTHING(cuEventRecord) NOTHING(cuEventQuery) NOTHING(cuStreamQuery)
 #define REFUSED(name) int name() { return 1; }
 REFUSED(cuStreamWaitValue32_v2) REFUSED(cuStreamWriteValue32_v2) REFUSED(cuLaunchHostFunc) REFUSED(cuEventElapsedTime)

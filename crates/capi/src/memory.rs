@@ -126,7 +126,7 @@ fn allocate(gpu: &Arc<dyn Gpu>, kind: u32, bytes: u64) -> Result<sidecore_memory
             (memory, routes)
         }
         SIDECORE_MEMORY_HOST => {
-            let host = gpu.allocate_host(bytes)?;
+            let host = whole_pages(gpu, bytes)?;
             let (address, window) = (host.address(), Some(host));
             let memory = DeviceMemory { address, bytes, window, keeper: None };
             (memory, "reads by window, pull or bounce, writes by push or bounce; drives reach it")
@@ -134,6 +134,20 @@ fn allocate(gpu: &Arc<dyn Gpu>, kind: u32, bytes: u64) -> Result<sidecore_memory
         other => return Err(Failure::misuse(format!("memory kind {other}: 1 to 3 are allocated"))),
     };
     Ok(sidecore_memory { gpu: Arc::clone(gpu), kind, device, routes: c_text(routes) })
+}
+
+/// Pinned host memory that begins with a page, as queues must; the driver gives small pieces of one.
+fn whole_pages(gpu: &Arc<dyn Gpu>, bytes: u64) -> Result<Region, Failure> {
+    const PAGE: u64 = 4096;
+    let host = gpu.allocate_host(bytes)?;
+    if host.address().is_multiple_of(PAGE) {
+        return Ok(host);
+    }
+    drop(host);
+    let host = gpu.allocate_host(bytes.saturating_add(PAGE))?;
+    let skip = host.address().wrapping_neg() % PAGE;
+    let part = |n: u64| usize::try_from(n).map_err(|e| Failure::misuse(e.to_string()));
+    Ok(host.slice(part(skip)?, part(bytes)?)?)
 }
 
 /// Allocates memory, zeroed: SIDECORE_MEMORY_WINDOW, _DEVICE or _HOST.

@@ -97,6 +97,7 @@ functions! {
     context_release = "cuDevicePrimaryCtxRelease_v2": fn(c_int);
     context_set = "cuCtxSetCurrent": fn(Opaque);
     context_push = "cuCtxPushCurrent_v2": fn(Opaque);
+    context_id = "cuCtxGetId": fn(Opaque, *mut u64);
     context_pop = "cuCtxPopCurrent_v2": fn(*mut Opaque);
     memory_free_and_total = "cuMemGetInfo_v2": fn(*mut usize, *mut usize);
     memory_allocate = "cuMemAlloc_v2": fn(*mut u64, usize);

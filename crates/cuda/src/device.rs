@@ -72,6 +72,9 @@ pub(crate) struct Context {
     handle: Opaque,
     /// The device whose primary context it is; `None` where it is the caller's.
     retained: Option<c_int>,
+    /// Its id, where others may destroy it: a primary context that was reset has the same handle, and
+    /// nothing of what was made in it.
+    id: Option<u64>,
 }
 
 // SAFETY: contexts may be made current in any thread; the driver locks.
@@ -80,8 +83,21 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Whether it is still the one in which things were made.
+    fn check(&self) -> Result<(), CudaError> {
+        let Some(id) = self.id else { return Ok(()) };
+        let mut present = 0;
+        call!(self.api, context_id(self.handle, &raw mut present))?;
+        if present == id {
+            return Ok(());
+        }
+        let remedy = "close what was made on it, and open the GPU again";
+        Err(CudaError::unavailable("the GPU's context", "the program has reset it", remedy))
+    }
+
     /// Makes it the calling thread's.
     pub fn enter(&self) -> Result<(), CudaError> {
+        self.check()?;
         call!(self.api, context_set(self.handle))
     }
 }
@@ -92,6 +108,7 @@ pub(crate) struct Visit<'a>(&'a Context);
 impl Context {
     /// Makes it the calling thread's until the answer is dropped.
     pub fn visit(&self) -> Result<Visit<'_>, CudaError> {
+        self.check()?;
         call!(self.api, context_push(self.handle))?;
         Ok(Visit(self))
     }
@@ -160,14 +177,19 @@ impl Device {
             let remedy = "use a GPU of capability 8.0 or newer (A100, RTX 30 and later)";
             return Err(CudaError::unavailable(format!("GPU {index}"), why, remedy));
         }
-        let context = match own {
-            Some(handle) => Context { api, handle, retained: None },
-            None => {
-                let mut handle = std::ptr::null_mut();
-                call!(api, context_retain(&raw mut handle, ordinal))?;
-                Context { api, handle, retained: Some(ordinal) }
+        let mut handle = std::ptr::null_mut();
+        call!(api, context_retain(&raw mut handle, ordinal))?;
+        let mut context = Context { api, handle, retained: Some(ordinal), id: None };
+        if let Some(own) = own {
+            // Where it is the primary one it stays retained, so that its handle stays one.
+            if own != handle {
+                let api = Arc::clone(&context.api);
+                context = Context { api, handle: own, retained: None, id: None };
             }
-        };
+            let mut id = 0;
+            call!(context.api, context_id(own, &raw mut id))?;
+            context.id = Some(id);
+        }
         let context = Arc::new(context);
         context.enter()?;
         let (mut free, mut total) = (0, 0);

@@ -139,7 +139,10 @@ struct Admin {
 fn allocate(gpu: &Arc<dyn Gpu>, bytes: usize, kind: MemoryKind) -> (Region, u64) {
     match kind {
         MemoryKind::Host => {
-            let region = gpu.allocate_host(bytes as u64).unwrap();
+            // Small pieces of pinned memory need not begin with a page; queues must.
+            let region = gpu.allocate_host(bytes as u64 + 4096).unwrap();
+            let skip = region.address().wrapping_neg() % 4096;
+            let region = region.slice(usize::try_from(skip).unwrap(), bytes).unwrap();
             let address = region.address();
             (region, address)
         }

@@ -39,7 +39,7 @@ int cuMemGetInfo_v2(unsigned long* free, unsigned long* total) { return *free = 
 NOTHING(cuDevicePrimaryCtxRelease_v2) NOTHING(cuCtxSetCurrent) NOTHING(cuCtxPushCurrent_v2) NOTHING(cuCtxPopCurrent_v2) NOTHING(cuStreamDestroy_v2)
 #define REFUSED(name) int name() { return 1; }
 REFUSED(cuMemAlloc_v2) REFUSED(cuMemFree_v2) REFUSED(cuMemHostAlloc) REFUSED(cuMemFreeHost)
-REFUSED(cuPointerGetAttribute) REFUSED(cuMemcpyAsync) REFUSED(cuMemsetD8Async)
+REFUSED(cuCtxGetId) REFUSED(cuPointerGetAttribute) REFUSED(cuMemcpyAsync) REFUSED(cuMemsetD8Async)
 REFUSED(cuStreamSynchronize) REFUSED(cuEventCreate) REFUSED(cuEventDestroy_v2)
 REFUSED(cuEventSynchronize)
 REFUSED(cuStreamWaitValue32_v2) REFUSED(cuStreamWriteValue32_v2) REFUSED(cuStreamQuery) REFUSED(cuLaunchHostFunc)
