@@ -25,7 +25,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._file import File, IOFuture, IOFutureStream, read_files, read_rows
-from ._report import configure, explain, stats
+from ._report import configure, explain, prepare, stats
 from ._safetensors import load_safetensors, safetensors_metadata, save_safetensors
 from ._sidecore import __version__
 from ._tensor import Tensor
@@ -48,6 +48,7 @@ __all__ = [
     "configure",
     "explain",
     "load_safetensors",
+    "prepare",
     "read_files",
     "read_rows",
     "safetensors_metadata",

@@ -36,6 +36,23 @@ def explain(
     return raw.explain_size(handle, offset, max(size, 0))
 
 
+def prepare(device: Any = "cuda", near: str | os.PathLike[str] | None = None) -> None:
+    """Makes now what the first transfers with a GPU would make: context, threads, pinned memory.
+
+    The driver may wait for running kernels meanwhile, so before the first ``read_async`` behind a
+    long kernel this is worth a call. On the host there is nothing to prepare.
+
+    Parameters
+    ----------
+    device : str, int or torch.device
+        Which GPU.
+    near : path, optional
+        A file on the file system that is meant, where ``sidecore tune`` has measured several.
+    """
+    where = _frameworks.device(device)
+    _engine.engine(where.gpu, near).raw.prepare()
+
+
 def configure(
     *,
     threads: int | None = None,

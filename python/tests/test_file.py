@@ -176,18 +176,21 @@ def test_the_gil_is_released(file, tmp_path):
 
     thread = threading.Thread(target=count)
     thread.start()
+    most = 0
     try:
         target = bytearray(256 * MIB)
         with sidecore.File(large) as opened:
-            before = counted
-            begin = time.perf_counter()
-            opened.read(target)
-            seconds = time.perf_counter() - begin
-            during = counted - before
+            # On a busy machine the other thread may get no turn in one read; in none of many, never.
+            for _ in range(30):
+                before = counted
+                opened.read(target)
+                most = max(most, counted - before)
+                if most >= 10:
+                    break
     finally:
         stop.set()
         thread.join()
-    assert during > 20, f"{during} turns in {seconds:.3f} s"
+    assert most >= 10, f"at most {most} turns of another thread while one read"
 
 
 ROW = 512

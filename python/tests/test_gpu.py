@@ -244,3 +244,24 @@ def test_bytes_are_counted_and_pinned_memory_is_bounded(tmp_path):
     assert 0 < after["pinned_bytes_max"] <= 512 * MIB
     said = sidecore.explain(tmp_path / "a", "cuda")
     assert any(f"by route {n}" in said for n, bytes_ in moved.items() if bytes_), said
+
+
+def test_streams_that_were_prepared_are_not_waited_for(tmp_path):
+    data = stamped(MIB, 6)
+    (tmp_path / "x").write_bytes(data)
+    target = torch.zeros(MIB, dtype=torch.uint8, device="cuda")
+    expected = torch.frombuffer(bytearray(data), dtype=torch.uint8).cuda()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        (target == expected).all()  # loads the kernel, which waits for everything
+    sidecore.prepare("cuda", tmp_path)
+    with sidecore.File(tmp_path / "x") as file:
+        file.read(bytearray(16))
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(200_000_000)
+            future = file.read_async(target, stream)
+            assert not future.done() and not stream.query()
+            same = (target == expected).all()
+        stream.synchronize()
+        assert bool(same) and future.check_bytes_done() == MIB

@@ -66,3 +66,7 @@ def test_nothing_is_imported_that_is_not_asked_for():
 
     code = "import sidecore, sys; print([m for m in ('torch', 'numpy', 'jax') if m in sys.modules])"
     assert run_python(code).stdout.strip() == "[]"
+
+
+def test_there_is_nothing_to_prepare_on_the_host():
+    assert sidecore.prepare("cpu") is None

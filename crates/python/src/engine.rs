@@ -442,6 +442,14 @@ impl Engine {
         wait(py, transfer, None, vec![owner])
     }
 
+    /// Makes now what the first transfers would make: threads, pinned memory, queues of copies.
+    fn prepare(&self, py: Python<'_>) -> PyResult<()> {
+        if self.gpu.is_none() {
+            return Ok(());
+        }
+        py.detach(|| self.bulk.prepare_streams()).map_err(|e| errors::engine(py, &e))
+    }
+
     /// Which way a request would go, and why.
     fn explain(&self, py: Python<'_>, asked: Asked<'_>, write: bool) -> PyResult<String> {
         let request = request(&asked, write).map_err(|e| errors::engine(py, &e))?;
