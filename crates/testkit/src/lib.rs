@@ -10,6 +10,7 @@ mod fuzz_driver;
 #[cfg(feature = "engine")]
 mod fuzz_ring;
 pub mod pair;
+pub mod seeds;
 #[cfg(feature = "engine")]
 pub mod submitter;
 

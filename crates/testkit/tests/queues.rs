@@ -17,6 +17,7 @@ use gpu::Kernel;
 use mem::{MemoryKind, Region};
 use selftest::queue_bed::{Agent, Config, QueueBed, SOURCE_BYTES, Turn, later_start, open};
 use sidecore_testkit::pattern::mix;
+use sidecore_testkit::seeds;
 use simt::Shape;
 use simt::seeded::{AgentStep, Limits, Options, Simulation};
 use zerocopy::{FromZeros, IntoBytes};
@@ -24,11 +25,6 @@ use zerocopy::{FromZeros, IntoBytes};
 const SEEDS: u64 = 24;
 const LANES: usize = 64;
 const LIMITS: Limits = Limits { steps: 30_000_000, quiet_ns: 200_000_000 };
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
-}
 
 /// What happens in a seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -278,18 +274,13 @@ fn try_seed(seed: u64) -> (u64, u64, u64) {
 
 #[test]
 fn every_seed_moves_the_right_bytes() {
-    if let Some(seed) = number("SIDECORE_SEED") {
+    if let Some(seed) = seeds::alone() {
         try_seed(seed);
         return;
     }
-    let seeds = number("SIDECORE_SEEDS").unwrap_or(SEEDS);
-    for seed in 0..seeds {
-        let result = std::panic::catch_unwind(|| try_seed(seed));
-        if let Err(panic) = result {
-            eprintln!("replay: SIDECORE_SEED={seed} cargo test -p sidecore-testkit --test queues");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    seeds::each(seeds::count().unwrap_or(SEEDS), |seed| {
+        seeds::try_and_tell(seed, "queues", "queues every_seed", || try_seed(seed));
+    });
 }
 
 #[test]

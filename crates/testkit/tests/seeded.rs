@@ -16,10 +16,8 @@ mod plan;
 #[path = "seeded/world.rs"]
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use abi::ring::OP_WRITE;
+use sidecore_testkit::seeds;
 
 use case::{Case, LANES, Trouble};
 use plan::{Io, MANNER_WAIT};
@@ -27,11 +25,6 @@ use world::World;
 
 /// Seeds of a plain `cargo test`: each kind of trouble with synchronous and asynchronous lanes.
 const SEEDS: u64 = 32;
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
-}
 
 /// Reads of what nobody has written, one batch a lane.
 fn calm_plan(case: &Case) -> Vec<Io> {
@@ -46,11 +39,7 @@ fn calm_plan(case: &Case) -> Vec<Io> {
     reads.cycle().take((LANES * case.batch) as usize).collect()
 }
 
-/// Runs one seed; the hash of all accesses.
-fn try_seed(seed: u64) -> u64 {
-    try_case(Case::draw(seed))
-}
-
+/// Runs one case; the hash of all accesses.
 fn try_case(case: Case) -> u64 {
     let seed = case.seed;
     let world = World::new(case);
@@ -67,37 +56,19 @@ fn try_case(case: Case) -> u64 {
 }
 
 fn try_and_tell(seed: u64) -> u64 {
-    catch_unwind(AssertUnwindSafe(|| try_seed(seed))).unwrap_or_else(|panic| {
-        let case = Case::draw(seed);
-        eprintln!("seed {seed}: {:?}, batch {}, {:?}", case.trouble, case.batch, case.config);
-        eprintln!(
-            "replay: SIDECORE_SEED={seed} cargo test -p sidecore-testkit --test seeded every_seed"
-        );
-        resume_unwind(panic)
-    })
+    let case = Case::draw(seed);
+    let about = format!("{:?}, batch {}, {:?}", case.trouble, case.batch, case.config);
+    seeds::try_and_tell(seed, &about, "seeded every_seed", || try_case(case))
 }
 
 #[test]
 fn every_seed() {
-    if let Some(seed) = number("SIDECORE_SEED") {
+    if let Some(seed) = seeds::alone() {
         println!("seed {seed}: hash {:#x}", try_and_tell(seed));
         return;
     }
-    let seeds = number("SIDECORE_SEEDS").unwrap_or(SEEDS);
-    let next = AtomicU64::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        break;
-                    }
-                    try_and_tell(seed);
-                }
-            });
-        }
+    seeds::each(seeds::count().unwrap_or(SEEDS), |seed| {
+        try_and_tell(seed);
     });
 }
 
@@ -112,11 +83,9 @@ fn a_seed_replays_and_seeds_differ() {
 fn a_ring_closed_under_its_lanes_opens_again() {
     for seed in 0..16 {
         for trouble in [Trouble::Closed, Trouble::Drained] {
-            let tried = catch_unwind(AssertUnwindSafe(|| try_case(Case::with(seed, trouble))));
-            tried.unwrap_or_else(|panic| {
-                eprintln!("seed {seed}: {trouble:?}, {:?}", Case::with(seed, trouble).config);
-                resume_unwind(panic)
-            });
+            let case = Case::with(seed, trouble);
+            let about = format!("{trouble:?}, {:?}", case.config);
+            seeds::try_and_tell(seed, &about, "seeded a_ring_closed", || try_case(case));
         }
     }
 }
@@ -125,10 +94,8 @@ fn a_ring_closed_under_its_lanes_opens_again() {
 fn words_of_a_lost_side_core_do_not_come_late() {
     for seed in 0..24 {
         let trouble = Trouble::Panic(sidecore::Moment::AmidWords);
-        let tried = catch_unwind(AssertUnwindSafe(|| try_case(Case::with(seed, trouble))));
-        tried.unwrap_or_else(|panic| {
-            eprintln!("seed {seed}: {trouble:?}, {:?}", Case::with(seed, trouble).config);
-            resume_unwind(panic)
-        });
+        let case = Case::with(seed, trouble);
+        let about = format!("{trouble:?}, {:?}", case.config);
+        seeds::try_and_tell(seed, &about, "seeded words_of_a_lost", || try_case(case));
     }
 }

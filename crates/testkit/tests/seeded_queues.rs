@@ -16,10 +16,10 @@ mod plan;
 #[path = "seeded_queues/world.rs"]
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use abi::ring::OP_WRITE;
+use sidecore_testkit::seeds;
 
 use case::{CELLS, Case, LANES};
 use plan::{Io, MANNER_WAIT};
@@ -27,11 +27,6 @@ use world::World;
 
 /// Seeds of a plain `cargo test` for queues that change hands.
 const COPOLL_SEEDS: u64 = 8;
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
-}
 
 /// Reads of what nobody has written, one batch a lane.
 fn calm_plan(case: &Case) -> Vec<Io> {
@@ -56,49 +51,32 @@ fn try_case(case: Case) -> (u64, u64) {
 
 fn try_and_tell(test: &str, case: Case) -> (u64, u64) {
     let (seed, what) = (case.seed, format!("{:?}, batch {}", case.trouble, case.batch));
-    let told = format!("{what}, {} pairs, {:?}", case.pairs, case.options);
-    catch_unwind(AssertUnwindSafe(|| try_case(case))).unwrap_or_else(|panic| {
-        eprintln!("seed {seed}: {told}");
-        eprintln!(
-            "replay: SIDECORE_SEED={seed} cargo test -p sidecore-testkit --test seeded_queues {test}"
-        );
-        resume_unwind(panic)
-    })
+    let about = format!("{what}, {} pairs, {:?}", case.pairs, case.options);
+    seeds::try_and_tell(seed, &about, &format!("seeded_queues {test}"), || try_case(case))
 }
 
 /// Tries all seeds below `seeds`, or the one that was asked for; the sum of the changes of hands.
 fn try_all(test: &str, seeds: u64, draw: impl Fn(u64) -> Case + Sync) -> u64 {
-    if let Some(seed) = number("SIDECORE_SEED") {
+    if let Some(seed) = seeds::alone() {
         let (hash, flips) = try_and_tell(test, draw(seed));
         println!("seed {seed}: hash {hash:#x}");
         return flips;
     }
-    let (next, flips) = (AtomicU64::new(0), AtomicU64::new(0));
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        break;
-                    }
-                    flips.fetch_add(try_and_tell(test, draw(seed)).1, Ordering::Relaxed);
-                }
-            });
-        }
+    let flips = AtomicU64::new(0);
+    seeds::each(seeds, |seed| {
+        flips.fetch_add(try_and_tell(test, draw(seed)).1, Ordering::Relaxed);
     });
     flips.into_inner()
 }
 
 #[test]
 fn every_seed() {
-    try_all("every_seed", number("SIDECORE_SEEDS").unwrap_or(CELLS), Case::draw);
+    try_all("every_seed", seeds::count().unwrap_or(CELLS), Case::draw);
 }
 
 #[test]
 fn queues_that_change_hands() {
-    let seeds = number("SIDECORE_SEEDS").map_or(COPOLL_SEEDS, |seeds| (seeds / 4).max(4));
+    let seeds = seeds::count().map_or(COPOLL_SEEDS, |seeds| (seeds / 4).max(4));
     let flips = try_all("queues_that_change_hands", seeds, Case::draw_copoll);
     assert!(flips > 0, "no queue changed hands");
 }

@@ -90,6 +90,9 @@ struct Care {
     start: u64,
     alarm: u64,
     victims: Vec<Victim>,
+    /// Aborts under way that nobody waits for: each keeps one of the few that the drive allows at a
+    /// time, until its answer is taken.
+    aborts: Vec<AbortTicket>,
     limit_ns: u64,
     grace_ns: u64,
 }
@@ -151,6 +154,7 @@ impl Care {
             epoch: 1,
             alarm: 0,
             victims: Vec::new(),
+            aborts: Vec::new(),
             lent,
             pair,
         };
@@ -176,6 +180,8 @@ impl Care {
             return self.fail();
         }
         let open = matches!(lent, LentState::Open);
+        let lent_queue = &mut self.lent;
+        self.aborts.retain(|ticket| lent_queue.take_abort(now_ns, ticket).is_none());
         match self.phase {
             Phase::Serving => self.serve(now_ns, open),
             Phase::Leaving { since_ns, left, unlocked } => {
@@ -240,7 +246,11 @@ impl Care {
             hopeless |= self.step_victims(now_ns);
         }
         if !open || hopeless || self.closing {
-            self.victims.clear();
+            let sent = self.victims.drain(..).filter_map(|victim| match victim.effort {
+                Effort::Sent(ticket) => Some(ticket),
+                Effort::Answered { .. } | Effort::Wanted => None,
+            });
+            self.aborts.extend(sent);
             // Not closed yet, where that is wanted: the drive may still write what lanes wait for.
             self.pair.memory.store_state(QUEUE_QUIESCED, self.epoch);
             // Lanes that enter from here on see this word; those that are in are seen to be.

@@ -7,6 +7,8 @@ use abi::ring::{OP_FLUSH, OP_READ, OP_WRITE};
 use mem::model::Rng;
 use sidecore::{Moment, ReadRoute, RingConfig, WriteRoute};
 
+use sidecore_testkit::seeds::scattered;
+
 use crate::plan::{Io, MANNER_ABANDON, MANNER_CANCEL, MANNER_LEAVE, MANNER_WAIT};
 
 /// Lanes of one launch: two blocks of one warp.
@@ -135,8 +137,7 @@ impl Case {
     fn draw_plan(&self, rng: &mut Rng) -> Vec<Io> {
         let mut plan: Vec<Io> = (0..u64::from(IOS))
             .map(|index| Io {
-                // 331 has no factor in common with the number of I/Os.
-                source_offset: index * 331 % u64::from(IOS) * u64::from(IO_BYTES),
+                source_offset: scattered(index, IOS.into()) * u64::from(IO_BYTES),
                 buffer_offset: index * u64::from(IO_BYTES),
                 patience_ns: 0,
                 bytes: IO_BYTES,

@@ -7,6 +7,8 @@ use abi::ring::{OP_FLUSH, OP_READ, OP_WRITE};
 use mem::model::Rng;
 use sidecore::gpu_queues::{CopollOptions, Placement, Polling, QueueOptions};
 
+use sidecore_testkit::seeds::scattered;
+
 use crate::plan::{Io, MANNER_ABANDON, MANNER_LOOK, MANNER_WAIT};
 
 /// Lanes of one launch: two blocks of one warp.
@@ -124,8 +126,7 @@ impl Case {
         let deserters = self.trouble == Trouble::Deserters;
         (0..u64::from(IOS))
             .map(|index| Io {
-                // 331 has no factor in common with the number of I/Os.
-                offset: index * 331 % u64::from(IOS) * u64::from(IO_BYTES),
+                offset: scattered(index, IOS.into()) * u64::from(IO_BYTES),
                 buffer_offset: index * u64::from(IO_BYTES),
                 patience_ns: [0, 500, 5_000, 50_000][rng.below(4)],
                 bytes: IO_BYTES,
