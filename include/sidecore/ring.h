@@ -174,7 +174,7 @@ class Ring {
   SC_DEVICE u64 load_state() const;
 
   // impl/ring__submit.h
-  SC_DEVICE u16 check(u8 opcode, u32 record, const Transfer& transfer) const;
+  SC_DEVICE u16 check(u8 opcode, u32 record, const Transfer& transfer, u32& turn) const;
   SC_DEVICE bool moves_payload(u8 opcode) const;
   SC_DEVICE void publish_all(Lanes lanes, Wish& wish, u64 patience_ns);
   SC_DEVICE u32 reserve(u32 wanted, u64& ticket) const;

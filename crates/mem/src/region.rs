@@ -376,6 +376,25 @@ impl Region {
         unsafe { std::ptr::copy(from, to, bytes) };
     }
 
+    /// As [`Region::copy_from`], by non-temporal stores into host memory too: for data that nobody here
+    /// reads soon. `fence_payload` orders them.
+    ///
+    /// # Panics
+    /// As [`Region::copy_from`].
+    pub fn stream_from(&self, offset: usize, source: &Region, source_offset: usize, bytes: usize) {
+        let from = source.pointer(source_offset, bytes);
+        let to = self.pointer(offset, bytes);
+        #[cfg(feature = "model")]
+        if crate::model::is_active() {
+            return self.copy_from(offset, source, source_offset, bytes);
+        }
+        if from.addr().abs_diff(to.addr()) < bytes {
+            return self.copy_from(offset, source, source_offset, bytes);
+        }
+        // SAFETY: both ranges are in bounds by `pointer`, and at least their length apart.
+        unsafe { streaming::copy(to, from, bytes, None) };
+    }
+
     /// An address to ask the caches for, which may be none of the region's.
     #[inline]
     fn hint(&self, offset: usize) -> *const u8 {

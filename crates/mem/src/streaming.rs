@@ -6,7 +6,9 @@
 //! between waits for all of them as well: whoever stores much does all of it at a stretch.
 //!
 //! What is copied next can be asked for meanwhile: blocks that lie anywhere in a large memory are in no
-//! cache, and the few misses that a core keeps under way are taken by its stores.
+//! cache, and a core has few buffers for lines under way, which its loads that miss and these stores
+//! share. So the next block is brought into the second-level cache: that holds such a buffer for less
+//! long than a miss does (on a Xeon with an H200: 33 GB/s of four threads, else 31).
 // UNSAFETY: vector instructions, by raw pointers.
 #![expect(unsafe_code, reason = "non-temporal stores exist only as intrinsics")]
 
@@ -63,7 +65,7 @@ unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize, _ahead: *const 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use core::arch::x86_64::{
-        __m128i, __m256i, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_stream_si128,
+        __m128i, __m256i, __m512i, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch, _mm_stream_si128,
         _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
     };
 
@@ -78,7 +80,7 @@ mod x86 {
                     // `at` is a multiple of a line below `bytes`, which is one, too.
                     let (to, from) = (to.wrapping_add(at), from.wrapping_add(at));
                     let (to, from) = (to.cast::<$vector>(), from.cast::<$vector>());
-                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(at).cast());
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(at).cast());
                     for vector in 0..VECTORS {
                         // SAFETY: inside the caller's range; any alignment.
                         let bits = unsafe { $load(from.wrapping_add(vector)) };

@@ -5,13 +5,15 @@
 
 namespace sidecore {
 
-/// Pauses double from the first to 16 times it; after 128 looks in vain, which is some tens of
+/// After `eager` looks with the first pause between them, which is for answers that take microseconds,
+/// pauses double to 16 times the first; after 128 looks in vain, which is some tens of
 /// microseconds, every 16 looks again, up to 512 times it. So who waits for a drive is told at once, and
 /// who waits for one that stands still costs its neighbours next to nothing.
 class Backoff {
  public:
   /// Participants: thread. Order: none. Blocks: never. Effects: this object.
-  SC_DEVICE explicit Backoff(u32 first_ns) : ns_(first_ns), most_ns_(first_ns * 16) {}
+  SC_DEVICE explicit Backoff(u32 first_ns, u32 eager = 0)
+      : ns_(first_ns), most_ns_(first_ns * 16), eager_(eager) {}
 
   /// Looks so far.
   /// Participants: thread. Order: none. Blocks: never. Effects: none.
@@ -22,6 +24,7 @@ class Backoff {
   SC_DEVICE void pause(const char* site) {
     arch::pause(ns_, site);
     looks_ += 1;
+    if (looks_ <= eager_) return;
     if (ns_ < most_ns_) {
       ns_ *= 2;
     } else if (looks_ >= LOOKS && looks_ % 16 == 0 && looks_ < LOOKS + 16 * 5) {
@@ -34,6 +37,7 @@ class Backoff {
   static constexpr u32 LOOKS = 128;
   u32 ns_;
   u32 most_ns_;
+  u32 eager_;
   u32 looks_ = 0;
 };
 

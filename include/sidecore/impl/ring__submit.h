@@ -37,9 +37,10 @@ SC_DEVICE bool Ring::moves_payload(u8 opcode) const {
 }
 
 /// What a request must fulfil before this lane may touch memory for it; the rest is the host's.
-SC_DEVICE u16 Ring::check(u8 opcode, u32 record, const Transfer& transfer) const {
+/// `turn` is the record's last one.
+SC_DEVICE u16 Ring::check(u8 opcode, u32 record, const Transfer& transfer, u32& turn) const {
   if (record >= view_.record_count) return status::RECORD_BUSY;
-  const u32 turn = arch::load_relaxed_device(reinterpret_cast<const u32*>(view_.turns) + record);
+  turn = arch::load_relaxed_device(reinterpret_cast<const u32*>(view_.turns) + record);
   if (static_cast<u16>(turn) != static_cast<u16>(load_record(record))) return status::RECORD_BUSY;
   if (opcode == abi::OP_FLUSH) return status::SUCCESS;
   if (transfer.bytes == 0 || transfer.bytes > abi::TRANSFER_BYTES_MAX) return status::BAD_LENGTH;
@@ -55,7 +56,8 @@ SC_DEVICE u16 Ring::check(u8 opcode, u32 record, const Transfer& transfer) const
 SC_DEVICE Handle Ring::submit(Lanes lanes, u8 opcode, u32 record, const Transfer& transfer,
                               u64 patience_ns) {
   Wish wish;
-  wish.verdict = check(opcode, record, transfer);
+  u32 turn = 0;
+  wish.verdict = check(opcode, record, transfer, turn);
   const bool good = wish.verdict == status::SUCCESS;
   const u64 address = transfer.buffer.address + transfer.buffer_offset;
   if (arch::any(lanes.mask, opcode == abi::OP_WRITE)) {
@@ -71,7 +73,7 @@ SC_DEVICE Handle Ring::submit(Lanes lanes, u8 opcode, u32 record, const Transfer
     arch::fence_system();
   }
   u32* const turns = reinterpret_cast<u32*>(view_.turns);
-  const u32 turn = good ? arch::load_relaxed_device(turns + record) + 1 : 0;
+  turn += 1;
   abi::Request& r = wish.request;
   r.opcode = opcode;
   r.source = transfer.source.id;
@@ -116,9 +118,7 @@ SC_DEVICE void Ring::publish_all(Lanes lanes, Wish& wish, u64 patience_ns) {
     u64 ticket = 0;
     u32 outcome = 0;
     if (lane == leader) {
-      outcome = static_cast<u32>(load_state()) == abi::STATE_OPEN
-                    ? reserve(arch::popcount(pending), ticket)
-                    : static_cast<u32>(status::RING_CLOSED) << 16;
+      outcome = reserve(arch::popcount(pending), ticket);
       if (outcome == 0) outcome = no_slot(backoff_ns, started_ns, patience_ns);
     }
     outcome = arch::shuffle(pending, outcome, leader);
@@ -138,13 +138,18 @@ SC_DEVICE void Ring::publish_all(Lanes lanes, Wish& wish, u64 patience_ns) {
   }
 }
 
-/// Reserves up to `wanted` tickets from `ticket` on; how many.
+/// Reserves up to `wanted` tickets from `ticket` on; how many, or in the high half why none.
 SC_DEVICE u32 Ring::reserve(u32 wanted, u64& ticket) const {
   const u64 depth = 1ull << view_.depth_log2;
   u64* const tail_word = const_cast<u64*>(&control()->tail);
+  // All three loads before any is looked at, so that they are under way together.
+  const u64 state = load_state();
   // `fetched` only grows: an old value makes the ring look fuller than it is, never emptier.
   const u64 fetched = arch::load_relaxed(&control()->fetched);
   u64 tail = arch::load_relaxed_device(tail_word);
+  if (static_cast<u32>(state) != abi::STATE_OPEN) {
+    return static_cast<u32>(status::RING_CLOSED) << 16;
+  }
   for (;;) {
     u64 used = tail - fetched;
     if (static_cast<i64>(used) < 0) {

@@ -7,7 +7,9 @@
 namespace sidecore {
 
 /// First pause between looks at a record.
-constexpr u32 RING_WAIT_PAUSE_NS = 64;
+constexpr u32 RING_WAIT_PAUSE_NS = 32;
+/// Looks before the pauses grow: some five microseconds of looking, since memory answers as soon.
+constexpr u32 RING_WAIT_EAGER = 16;
 /// Looks at the record between two looks at the ring's state.
 constexpr u32 RING_STATE_PERIOD = 8;
 
@@ -47,7 +49,7 @@ SC_DEVICE bool Ring::lost(Handle& handle) const {
 SC_DEVICE void Ring::poll(Handle& handle, u64 timeout_ns) const {
   if (!handle.pending()) return;
   const u64 started_ns = timeout_ns == FOREVER ? 0 : arch::timer_ns();
-  Backoff backoff(RING_WAIT_PAUSE_NS);
+  Backoff backoff(RING_WAIT_PAUSE_NS, RING_WAIT_EAGER);
   for (u32 round = 1; handle.polls += 1, !look(handle); ++round) {
     const bool over = timeout_ns != FOREVER && arch::timer_ns() - started_ns >= timeout_ns;
     if ((over || round % RING_STATE_PERIOD == 0) && lost(handle)) return;
