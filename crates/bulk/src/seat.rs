@@ -32,7 +32,7 @@ use crate::route::{Cause, Op};
 use crate::threads::Core;
 
 /// Longest sleep for the ring or a copy before other things are looked at again.
-const NAP: Duration = Duration::from_millis(20);
+const NAP: Duration = Duration::from_millis(2);
 
 /// Source: Linux on x86-64.
 const HUGE_PAGE_BYTES: usize = 2 << 20;

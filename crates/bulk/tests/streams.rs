@@ -230,3 +230,25 @@ fn order_by_host_functions() {
 fn bytes_on_a_driver_without_a_device() {
     with_fake("bytes_on_cuda", &[]);
 }
+
+#[test]
+#[ignore = "needs a CUDA driver: the test below brings one"]
+fn memory_that_is_not_there_on_cuda() {
+    let Some(gpu) = cuda() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    make(&path, 1 << 20, 1);
+    let bulk = Bulk::open(Options { gpu: Some(Arc::clone(&gpu)), ..quiet() }).unwrap();
+    let file = bulk.open_file(&path, Access::Read).unwrap();
+    let memory = gpu.allocate_device(1 << 20).unwrap();
+    let taken = gpu.allocate_device(1 << 50);
+    assert!(matches!(taken, Err(GpuError::Exhausted { .. })), "{taken:?}");
+    // Nothing of that is the engine's business.
+    let place = Place::device(memory.address, 1 << 20);
+    assert_eq!(bulk.read(&file, 0, place).unwrap(), 1 << 20);
+}
+
+#[test]
+fn device_memory_that_is_exhausted_leaves_the_engine_well() {
+    with_fake("memory_that_is_not_there_on_cuda", &[("FAKE_DEVICE_BYTES", "4194304")]);
+}

@@ -166,3 +166,48 @@ fn pages_just_written_are_cached_by_both_accounts() {
         Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOSYS)),
     }
 }
+
+#[test]
+fn files_that_come_later_are_found_again_and_replaced_when_nothing_uses_them() {
+    let memory = memory(4096);
+    let mut ring = ring(8, &file(512), vec![]);
+    let later: Vec<_> = (1..=20).map(|count| file(count * 16)).collect();
+    for (at, file) in later.iter().enumerate() {
+        let index = ring.add_file(file);
+        assert_eq!(ring.add_file(file), index);
+        assert!(index.0 >= 1 && index.0 <= 8, "few are kept: {index:?}");
+        let transfer = Transfer { file: index, ..read(0, 4096, &memory, 0) };
+        ring.push(at as u64, transfer).unwrap();
+        ring.wait(1, Duration::ZERO, Duration::from_secs(5)).unwrap();
+        let mut ended = Vec::new();
+        ring.reap(&mut ended);
+        assert_eq!(
+            ended[0].result,
+            i32::try_from((at + 1) * 16).unwrap(),
+            "each file has a length of its own"
+        );
+    }
+}
+
+#[test]
+fn a_file_in_use_is_not_replaced() {
+    let memory = memory(4096);
+    let (reader, writer) = pipe();
+    let mut ring = ring(16, &file(512), vec![]);
+    let used = ring.add_file(&reader);
+    ring.push(7, Transfer { file: used, ..read(0, 8, &memory, 0) }).unwrap();
+    ring.submit().unwrap();
+    for count in 1..=12 {
+        assert_ne!(ring.add_file(&file(count)), used);
+    }
+    (&writer).write_all(b"12345678").unwrap();
+    let mut ended = Vec::new();
+    for _ in 0..100 {
+        ring.wait(1, Duration::ZERO, Duration::from_millis(100)).unwrap();
+        ring.reap(&mut ended);
+        if !ended.is_empty() {
+            break;
+        }
+    }
+    assert_eq!((ended[0].tag, ended[0].result), (7, 8));
+}
