@@ -94,6 +94,30 @@ def test_every_truncation_is_an_error(tmp_path):
             sidecore.load_safetensors(tmp_path / "part", framework="sidecore")
 
 
+def test_random_damage_of_a_header_is_refused_or_harmless(tmp_path):
+    import random
+
+    tensors = {f"t{n}": ("F32", (2, 3), stamped(24, n)) for n in range(5)}
+    write_safetensors(tmp_path / "whole", tensors, {"k": "v"})
+    whole = (tmp_path / "whole").read_bytes()
+    header = len(whole) - 120
+    chance = random.Random(20261130)
+    refused = 0
+    for _ in range(600):
+        damaged = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            damaged[chance.randrange(header)] = chance.choice(b'0123456789"{}[]:,xU\xff')
+        (tmp_path / "x").write_bytes(damaged)
+        try:
+            loaded = sidecore.load_safetensors(tmp_path / "x", framework="sidecore")
+        except sidecore.FormatError:
+            refused += 1
+        else:
+            # Names may be others; the bytes are the file's all the same, each of them once.
+            assert b"".join(t.tobytes() for t in loaded.values()) == whole[header:]
+    assert 300 < refused < 600
+
+
 def test_a_claim_of_much_memory_allocates_none(tmp_path):
     """A sparse file may be as long as it says; its header is judged before all else."""
     header = text({"x": described("F64", shape=(1 << 36,), offsets=(0, 1 << 39))})
