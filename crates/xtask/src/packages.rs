@@ -22,7 +22,11 @@ const PACKAGES: &[Package] = &[
     },
     Package { name: "xfsprogs", program: "mkfs.xfs", purpose: "a file system for bulk transfers" },
     Package { name: "python3", program: "/usr/bin/python3", purpose: "the Python package, NVRTC" },
-    Package { name: "python3-pip", program: "/usr/bin/pip3", purpose: "NVIDIA's compilers come as wheels" },
+    Package {
+        name: "python3-pip",
+        program: "/usr/bin/pip3",
+        purpose: "NVIDIA's compilers come as wheels",
+    },
     Package {
         name: "python3-torch",
         program: "/usr/lib/python3/dist-packages/torch/__init__.py",

@@ -90,7 +90,10 @@ fn pytest(finished: &Finished) -> Outcome {
         let (file, why) = place.split_once(": ").unwrap_or((place, ""));
         let file = file.rsplit_once(':').map_or(file, |(file, _)| file);
         let name = file.rsplit('/').next().unwrap_or(file).to_owned();
-        outcome.skips.push(Skip { name, reason: why.to_owned() });
+        // A file's tests are skipped together, for one reason.
+        if !outcome.skips.iter().any(|skip| skip.name == name && skip.reason == why) {
+            outcome.skips.push(Skip { name, reason: why.to_owned() });
+        }
     }
     if !finished.ok || outcome.passed == 0 {
         outcome.failures.push(format!("pytest {}\n{}", finished.how(), finished.output));
@@ -109,9 +112,10 @@ mod tests {
     #[test]
     fn passes_and_skips_are_counted() {
         let text = "....s\nSKIPPED [2] python/tests/test_a.py:12: needs: a GPU\n\
+                    SKIPPED [1] python/tests/test_a.py:50: needs: a GPU\n\
                     41 passed, 2 skipped in 3.21s\n";
         let outcome = pytest(&finished(true, text));
-        assert_eq!((outcome.passed, outcome.failures.len()), (41, 0));
+        assert_eq!((outcome.passed, outcome.failures.len(), outcome.skips.len()), (41, 0, 1));
         let skip = &outcome.skips[0];
         assert_eq!((skip.name.as_str(), skip.reason.as_str()), ("test_a.py", "needs: a GPU"));
     }
