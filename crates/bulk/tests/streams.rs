@@ -114,7 +114,8 @@ fn order_on_cuda() {
     let meanwhile = bring(&back, ours.as_mut(), memory.address, BYTES)(ours.as_mut());
     assert!(meanwhile.iter().all(|byte| *byte == 0), "untouched before the kernel has ended");
     println!("asked in {asked:?}");
-    assert!(asked < Duration::from_millis(5), "{asked:?}");
+    // Far below what it would take to wait for the kernel; a machine with much to do takes its time.
+    assert!(asked < Duration::from_millis(100), "{asked:?}");
     drop(kernel);
     let data = after(stream.as_mut());
     storage::pattern::check(&data, 4096, 5).unwrap();

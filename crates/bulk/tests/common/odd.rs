@@ -1,15 +1,19 @@
 //! A simulated GPU that lacks something, and a system that refuses something.
 
+use std::time::{Duration, Instant};
+
 use bulk::{Call, Interference, Need, Op, Strike};
 use gpu::{
     Copy, CopyQueue, Description, DeviceMemory, Foreign, Gpu, GpuError, Keeper, Kernel, Launch,
-    LaunchShape, SimulatedGpu, SimulatedOptions, StreamGate,
+    LaunchShape, SimulatedGpu, SimulatedOptions, Span, StreamGate,
 };
 use mem::Region;
 
 /// What it lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lacks {
+    /// A fast link: copies take 10 ns a byte, one after the other.
+    Speed,
     /// Queues of copies.
     Copies,
     /// Pinned memory.
@@ -34,6 +38,53 @@ impl Odd {
     fn refuse(&self, what: Lacks) -> Result<(), GpuError> {
         let why = || GpuError::Unavailable(format!("{what:?}: refused on purpose"));
         if self.lacks == what { Err(why()) } else { Ok(()) }
+    }
+}
+
+/// Copies that take their time, as those of a link do.
+struct Slow {
+    queue: Box<dyn CopyQueue>,
+    until: Instant,
+    marks: Vec<Instant>,
+}
+
+impl Slow {
+    fn take(&mut self, bytes: usize) {
+        self.until = self.until.max(Instant::now()) + Duration::from_nanos(bytes as u64 * 10);
+    }
+
+    fn end(&self, mark: u64) -> Instant {
+        self.marks[usize::try_from(mark).unwrap() - 1]
+    }
+}
+
+impl CopyQueue for Slow {
+    fn start_to_device(&mut self, span: Span<'_>) -> Result<(), GpuError> {
+        self.take(span.bytes);
+        self.queue.start_to_device(span)
+    }
+
+    fn start_to_host(&mut self, span: Span<'_>) -> Result<(), GpuError> {
+        self.take(span.bytes);
+        self.queue.start_to_host(span)
+    }
+
+    fn mark(&mut self) -> Result<u64, GpuError> {
+        self.marks.push(self.until);
+        self.queue.mark()
+    }
+
+    fn is_done(&mut self, mark: u64) -> Result<bool, GpuError> {
+        Ok(Instant::now() >= self.end(mark))
+    }
+
+    fn stream(&self) -> u64 {
+        0
+    }
+
+    fn wait(&mut self, mark: u64) -> Result<(), GpuError> {
+        std::thread::sleep(self.end(mark).saturating_duration_since(Instant::now()));
+        Ok(())
     }
 }
 
@@ -86,7 +137,11 @@ impl Gpu for Odd {
 
     fn copy_queue(&self) -> Result<Box<dyn CopyQueue>, GpuError> {
         self.refuse(Lacks::Copies)?;
-        self.gpu.copy_queue()
+        let queue = self.gpu.copy_queue()?;
+        if self.lacks == Lacks::Speed {
+            return Ok(Box::new(Slow { queue, until: Instant::now(), marks: Vec::new() }));
+        }
+        Ok(queue)
     }
 
     fn memory_at(&self, address: u64, bytes: u64) -> Result<DeviceMemory, GpuError> {
@@ -132,14 +187,14 @@ impl Interference for RefusesDirect {
     }
 }
 
-/// Strikes calls of one kind.
-pub struct Struck {
-    pub op: Op,
-    pub strike: Strike,
-}
+/// A source that gives each reader 100 MB/s.
+pub struct Throttled;
 
-impl Interference for Struck {
+impl Interference for Throttled {
     fn strike(&self, call: Call) -> Strike {
-        if call.op == self.op { self.strike } else { Strike::Pass }
+        match call.op {
+            Op::Read => Strike::Delay(Duration::from_nanos(call.bytes as u64 * 10)),
+            Op::Write => Strike::Pass,
+        }
     }
 }
