@@ -59,6 +59,7 @@ pub(crate) struct Seat {
 fn pin(gpu: &dyn Gpu, bytes: usize) -> Result<(Region, Option<Keeper>), GpuError> {
     let huge = bytes.is_multiple_of(HUGE_PAGE_BYTES);
     if huge && let Ok(memory) = Region::map_private(bytes) {
+        memory.keep_from_children();
         memory.fill(0, memory.len_bytes(), 0);
         if let Ok(registration) = gpu.register_host(&memory) {
             return Ok((memory, Some(registration)));

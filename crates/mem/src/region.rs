@@ -133,6 +133,19 @@ impl Region {
         Ok(Self { base, len: bytes, kind: MemoryKind::Host, owner })
     }
 
+    /// Keeps its pages out of children that are forked later: a device that works with pinned pages must
+    /// never be left with the child's copy of them. Whole pages of a mapping of its own only; elsewhere,
+    /// and where the system refuses, nothing changes.
+    pub fn keep_from_children(&self) {
+        let whole = self.address().is_multiple_of(4096) && self.len.is_multiple_of(4096);
+        if whole {
+            // SAFETY: the range is mapped as long as `self`; what a child sees is no business of this
+            // process, which loses nothing.
+            let _refused =
+                unsafe { madvise(self.as_ptr().cast(), self.len, Advice::LinuxDontFork) };
+        }
+    }
+
     /// Maps the first `bytes` bytes of a file, readable and writable, shared with whoever maps it.
     ///
     /// The file must stay that long: touching a page beyond its end raises SIGBUS. So map only files
