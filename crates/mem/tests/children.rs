@@ -1,6 +1,6 @@
 //! What a forked child gets of a region, by the kernel's books of this process.
 
-use mem::Region;
+use sidecore_mem::Region;
 
 /// The flags that the kernel has for the mapping of an address.
 fn flags(address: u64) -> Vec<String> {
