@@ -275,14 +275,14 @@ impl Interference for Cut {
 /// Runs a test of this file in a process of its own.
 fn alone(test: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture", "--include-ignored"]).env("BULK_TEST_FILE", path);
+    command.args(["--exact", test, "--nocapture"]).env("BULK_TEST_FILE", path);
     command
 }
 
 const SAVED_BYTES: usize = 3 << 20;
 
+/// A part of the test below, in a process that is killed.
 #[test]
-#[ignore = "a part of the test below"]
 fn saves_for_ever() {
     let Some(path) = std::env::var_os("BULK_TEST_FILE") else { return };
     let (bulk, gpu) = engine(quiet());
@@ -342,8 +342,8 @@ fn killed_at_fifty_moments_of_a_save_a_file_is_the_old_or_the_new_one() {
     assert!(left_behind >= 3, "the moments are within saves: {left_behind}");
 }
 
+/// A part of the test below, in a process of its own.
 #[test]
-#[ignore = "a part of the test below"]
 fn ends_without_closing() {
     let Some(path) = std::env::var_os("BULK_TEST_FILE") else { return };
     let (bulk, gpu) = engine(quiet());
