@@ -21,11 +21,16 @@ class Bam : public QueuePair<Bam> {
   /// Whether lanes take entries of the CQ outside its lock.
   static constexpr bool SCANS = true;
 
+  /// Whether a wait seems worth while: always, since only looking through the CQ finds an end.
+  /// Participants: thread. Order: none. Blocks: never. Effects: none.
+  SC_DEVICE bool seems_ended(const QueueHandle&) const { return true; }
+
  private:
   friend class QueuePair<Bam>;
 
-  /// Rounds of a scan in vain before a lane drains for all.
-  static constexpr u32 DRAIN_PERIOD = 8;
+  /// Rounds of a scan in vain before a lane drains for all, one entry after the other: rarely, since
+  /// lanes that are there take theirs side by side.
+  static constexpr u32 DRAIN_PERIOD = 64;
 
   SC_DEVICE bool may_drain() const { return true; }
   SC_DEVICE void head_moved(u64) const {}
@@ -42,11 +47,16 @@ SC_DEVICE bool Bam::seek(QueueHandle& handle, u32 round) {
   const u64 head = arch::load_relaxed_device(&state()->cq_head);
   bool found = false;
   u64 at = head;
-  for (; at - head < depth(); ++at) {
-    const u64 answer = load_answer(at);
-    if (!is_new(answer, at)) break;
-    found = (answer >> 32 & 0xffff) == handle.cid;
-    if (found) break;
+  for (bool more = true; more && at - head < depth();) {
+    // Several at once, so that their loads are under way together.
+    u64 answers[QUEUE_GLANCE];
+    for (u32 n = 0; n < QUEUE_GLANCE; ++n) answers[n] = load_answer(at + n);
+    for (u32 n = 0; n < QUEUE_GLANCE && more; ++n) {
+      found = at - head < depth() && is_new(answers[n], at) &&
+              (answers[n] >> 32 & 0xffff) == handle.cid;
+      more = !found && at - head < depth() && is_new(answers[n], at);
+      if (more) ++at;
+    }
   }
   if (found && take(handle, at)) {
     drain(false);

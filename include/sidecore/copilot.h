@@ -22,6 +22,13 @@ class Copilot : public QueuePair<Copilot> {
   /// Whether lanes take entries of the CQ outside its lock.
   static constexpr bool SCANS = false;
 
+  /// Whether the end of a command seems to be there: one glance, for lanes with many in flight. Only a
+  /// wait tells, makes the bytes visible, and drains where the CQ is the lanes'.
+  /// Participants: thread. Order: none. Blocks: never. Effects: none.
+  SC_DEVICE bool seems_ended(const QueueHandle& handle) const {
+    return (arch::load_relaxed(word_of(handle)) & WORD_MASK) == word_wanted(handle);
+  }
+
  private:
   friend class QueuePair<Copilot>;
 

@@ -121,6 +121,7 @@ SC_DEVICE u64 use_queue(const Arguments& args) {
   u64 sum = queue.read(here, t).detail + queue.write(here, t).detail;
   sum += queue.flush(here).status;
   QueueHandle handle = queue.submit_read(here, t);
+  if (queue.seems_ended(handle)) sum += 1;
   sum += *queue.word_of(handle) ^ queue.word_wanted(handle);
   sum += queue.wait(handle).detail;
   handle = queue.submit_write(here, t, 1000);

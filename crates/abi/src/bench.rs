@@ -14,7 +14,7 @@ use crate::ring::{BufferView, RingView, SourceView};
 pub const BENCH_CHECK_EDGES: u32 = 1;
 
 /// Flag of [`BenchArgs`]: no lane does anything, until the host stores `ios` in `next` of the totals:
-/// what the kernel costs a neighbour by being there alone.
+/// what the kernel costs a neighbour by being there alone. Each block adds 1 to `next` once it is there.
 pub const BENCH_ASLEEP: u32 = 2;
 
 /// Most I/Os that a lane has in flight, whatever [`BenchArgs::batch`] says.
@@ -169,14 +169,14 @@ pub struct QueueBenchArgs {
 }
 const _: () = assert!(size_of::<QueueBenchArgs>() == 88);
 
-/// Arguments of the kernel that only computes, beside which others are measured.
+/// Arguments of the kernels that only compute, beside which others are measured.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct FmaArgs {
     /// Device address of a `u64`, to which each thread adds 1 whose sums are right, and behind it one a
     /// block, where the block stores the number of the SM it ran on.
     pub results: u64,
-    /// Rounds of 64 multiply-adds a thread; at least 100.
+    /// Rounds of 64 multiply-adds a thread; at least 500.
     pub rounds: u32,
     /// Zero.
     pub reserved: u32,

@@ -13,8 +13,8 @@ use crate::units::{parse_bytes, parse_duration};
 
 pub use bulk::{BulkBenchArgs, EngineArgs, PeerSpec, SaveArgs, TuneArgs, Work};
 pub use forms::{
-    CompareArgs, CopollArgs, DriveLayout, DrivesArgs, Key, Override, PlacementArgs, Setting,
-    ShapeArgs, SuiteArgs, SweepArgs, published_memory,
+    BaselineArgs, CompareArgs, CopollArgs, DriveLayout, DrivesArgs, InterferenceArgs, Key,
+    Override, PlacementArgs, Setting, ShapeArgs, SuiteArgs, SweepArgs, published_memory,
 };
 
 /// Brings bytes from storage into GPU memory, and says what it cost.
@@ -72,6 +72,11 @@ pub enum BenchForm {
     Bulk(Box<BulkBenchArgs>),
     /// The same for rows of a file at random.
     Rows(Box<BulkBenchArgs>),
+    /// Run bam and copilot as their published code was run on an H200, and compare with what was
+    /// recorded of it.
+    Baseline(Box<BaselineArgs>),
+    /// Measure how much a kernel that only computes is slowed by lanes that do I/O, or wait for it.
+    Interference(Box<InterferenceArgs>),
     /// Measure the ceilings that payload meets: stores through the window, GPU loads from and stores to
     /// pinned host memory, and the copy engine.
     Window(WindowArgs),

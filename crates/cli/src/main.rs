@@ -26,10 +26,12 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = interrupt::listen().and_then(|()| match cli.command {
         Command::Bench(command) => match command.form {
+            Some(BenchForm::Baseline(args)) => commands::baseline::run(&args),
             Some(BenchForm::Bulk(args)) => commands::bulk_bench::run(&args, args::Work::Read),
             Some(BenchForm::Rows(args)) => commands::bulk_bench::run(&args, args::Work::Rows),
             Some(BenchForm::Copoll(args)) => commands::copoll::run(&args),
             Some(BenchForm::Idle(args)) => commands::idle::run(&args),
+            Some(BenchForm::Interference(args)) => commands::interference::run(&args),
             Some(BenchForm::Placement(args)) => commands::placement::run(&args),
             Some(BenchForm::Suite(args)) => commands::suite::run(&args),
             Some(BenchForm::Sweep(args)) => commands::sweep::run(&args),

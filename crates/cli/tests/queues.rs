@@ -189,3 +189,100 @@ fn co_polling_loses_nothing_and_flips_both_ways() {
     let pass = checks.iter().all(|check| check["pass"] == true);
     assert_eq!(output.status.code(), Some(if pass { 0 } else { 3 }), "{report}");
 }
+
+#[test]
+fn an_agent_waits_for_its_block_and_costs_one_warp() {
+    let sandbox = Sandbox::new();
+    let shape = "--sms 3 --warps 2 --queues 1";
+    let line = format!("bench {SMALL} {shape} --path copilot,ring --json");
+    for (wait, polling) in [("word", 6.0), ("agent", 3.0)] {
+        let output = sandbox.run(&format!("{line} --wait {wait}"));
+        assert!(output.status.success(), "{wait}: {output:?}");
+        for row in rows(&output) {
+            assert!(number(&row, "ios") > 0.0 && row["ios"] == row["ios_verified"], "{row}");
+            assert_eq!((&row["wait"], number(&row, "polling_warps")), (&wait.into(), polling));
+            assert!(number(&row, "polls") > 0.0 && number(&row, "lanes") == 192.0, "{row}");
+        }
+    }
+    sandbox.refuses("bench --path bam --wait agent", &["--wait agent", "bam"]);
+    sandbox.refuses("bench --path ring --wait agent --batch 2", &["--batch must be 1"]);
+    sandbox.refuses("bench --path ring --wait agent --warps 32", &["one of them is the agent"]);
+}
+
+/// Several controllers are one drive: its rate is theirs together, and every command is seen once.
+#[test]
+fn several_device_cores_share_one_drives_rate() {
+    let sandbox = Sandbox::new();
+    for path in ["bam", "copilot", "ring"] {
+        let line = format!(
+            "bench {SMALL} --path {path} --device-cores 2 --queues 2 --sms 4 --warps 2 --json \
+             --drive-iops 4000 --ios 400"
+        );
+        let output = sandbox.run(&line);
+        assert!(output.status.success(), "{output:?}");
+        let row = &rows(&output)[0];
+        assert_eq!((number(row, "device_cores"), number(row, "ios")), (2.0, 400.0), "{row}");
+        assert_eq!(
+            (number(row, "ios_verified"), number(row, "commands_at_controller")),
+            (400.0, 400.0)
+        );
+        // Twice the rate would do it in half the time.
+        assert!(number(row, "seconds") > 0.08, "{row}");
+        assert!(number(row, "fetch_ns_per_command") > 0.0, "{row}");
+        assert!(row["nvml"].as_str().unwrap().starts_with("n/a: "), "{row}");
+    }
+    sandbox.refuses("bench --path bam --device-cores 4096", &["--device-cores 4096"]);
+}
+
+/// The simulated GPU runs it, and says that what comes out is not a GPU's.
+#[test]
+fn interference_on_the_simulated_gpu_judges_nothing() {
+    let sandbox = Sandbox::new();
+    let small = "--threads 32 --compute 20ms --repeats 1 --size 8M --sms 2 --warps 1 --batch 1 \
+                 --queues 2 --side-cores 1";
+    for more in ["", "--stalled --drive-latency 150ms"] {
+        let output = sandbox.run(&format!("bench interference {small} {more} --json"));
+        assert!(output.status.success(), "{output:?}");
+        let rows = rows(&output);
+        assert_eq!(rows.len(), 3);
+        for row in &rows {
+            assert!(number(row, "ios") > 0.0 && row["ios"] == row["ios_verified"], "{row}");
+            assert_eq!(number(row, "compute_sms"), 2.0, "{row}");
+            let verdict = row["verdict"].as_str().unwrap();
+            assert!(verdict.starts_with("NOT MEASURED: the simulated GPU"), "{row}");
+            assert!(row["baseline"].as_str().unwrap().starts_with("not measured"), "{row}");
+            for times in ["alone_s", "asleep_s", "beside_s"] {
+                assert_eq!(row[times].as_array().unwrap().len(), 1, "{row}");
+            }
+            assert!(more.is_empty() || number(row, "polls_per_warp_s") > 0.0, "{row}");
+        }
+    }
+    let table = sandbox.run(&format!("bench interference {small} --path ring"));
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.contains("nothing is judged") && table.contains("baseline: not measured"));
+    sandbox.refuses("bench interference --path posix", &["--path posix"]);
+}
+
+/// What a stranger's machine finds says so, and a comparison repeats it beside its tables.
+#[test]
+fn a_baseline_is_of_the_machine_that_it_was_recorded_on() {
+    let sandbox = Sandbox::new();
+    let small = "--size 8M --ios 500 --repeats 1 --duration 10ms";
+    let output = sandbox.run(&format!("bench baseline {small} --sms-max 12 --out verdict --json"));
+    assert!(output.status.success(), "{output:?}");
+    let measured = rows(&output);
+    assert_eq!(measured.len(), 10);
+    for row in &measured {
+        assert!(number(row, "recorded_iops") > 4e5 && row["ios"] == row["ios_verified"], "{row}");
+        assert!(row["baseline"].as_str().unwrap().starts_with("not known: recorded on"), "{row}");
+    }
+    let line = format!("bench placement {small} --sms 1 --path bam --baseline verdict");
+    let placed = sandbox.run(&line);
+    let said = String::from_utf8_lossy(&placed.stdout).into_owned();
+    assert!(said.contains("baseline: not known: recorded on"), "{said}");
+    assert!(
+        said.contains("of the plateau of") && said.contains("of itself with it in host"),
+        "{said}"
+    );
+    sandbox.refuses(&format!("{line}.gone"), &["--baseline verdict.gone"]);
+}

@@ -45,9 +45,8 @@ struct QueueLink {
   SC_DEVICE const u64* word_of(const Handle& handle) const { return queue.word_of(handle); }
   SC_DEVICE u64 word_wanted(const Handle& handle) const { return queue.word_wanted(handle); }
 
-  // Completions are found by looking for them, so each wait is worth while.
   SC_DEVICE bool together() const { return false; }
-  SC_DEVICE bool seems_ended(const Handle&) const { return true; }
+  SC_DEVICE bool seems_ended(const Handle& handle) const { return queue.seems_ended(handle); }
   /// Whether the host does not react any more: then nobody waits for the I/O, which stays PENDING.
   SC_DEVICE bool forget(const Handle& handle, u64 timeout_ns) {
     if (timeout_ns != FOREVER && !handle.hopeless) return false;

@@ -94,8 +94,10 @@ kernels! {
     CLOCK = sidecore_clock in CLOCKS;
     /// Copies memory; takes three words: to, from, bytes (a multiple of 16).
     COPY = sidecore_copy in COPIES;
-    /// Only computes; takes `abi::bench::FmaArgs`.
-    FMA = sidecore_fma in COMPUTING;
+    /// Only computes, in two independent chains a thread; takes `abi::bench::FmaArgs`.
+    FMA_2 = sidecore_fma_2 in COMPUTING;
+    /// The same in four chains.
+    FMA_4 = sidecore_fma_4 in COMPUTING;
     /// Changes words beside those that the CPU changes; its arguments are those of the self-test.
     LITMUS_BESIDE = sidecore_litmus_beside in LITMUS;
     /// Looks at what the CPU stores in order.

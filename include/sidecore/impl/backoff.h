@@ -6,9 +6,9 @@
 namespace sidecore {
 
 /// After `eager` looks with the first pause between them, which is for answers that take microseconds,
-/// pauses double to 16 times the first; after 128 looks in vain, which is some tens of
-/// microseconds, every 16 looks again, up to 512 times it. So who waits for a drive is told at once, and
-/// who waits for one that stands still costs its neighbours next to nothing.
+/// pauses double to 16 times the first; after 24 more in vain, some tens of microseconds, every 8 looks
+/// again, up to 512 times it. So a quick answer is seen at once, a slow one at most about an eighth of
+/// its time late, and who waits for a drive that stands still costs neighbours next to nothing.
 class Backoff {
  public:
   /// Participants: thread. Order: none. Blocks: never. Effects: this object.
@@ -25,16 +25,17 @@ class Backoff {
     arch::pause(ns_, site);
     looks_ += 1;
     if (looks_ <= eager_) return;
+    const u32 late = looks_ - eager_;
     if (ns_ < most_ns_) {
       ns_ *= 2;
-    } else if (looks_ >= LOOKS && looks_ % 16 == 0 && looks_ < LOOKS + 16 * 5) {
+    } else if (late >= LOOKS && late % 8 == 0 && late < LOOKS + 8 * 5) {
       ns_ *= 2;
       most_ns_ = ns_;
     }
   }
 
  private:
-  static constexpr u32 LOOKS = 128;
+  static constexpr u32 LOOKS = 24;
   u32 ns_;
   u32 most_ns_;
   u32 eager_;

@@ -84,6 +84,7 @@ SC_DEVICE void QueuePair<P>::pass(bool everything) {
   if (!protocol().may_drain()) return;
   const u64 head = arch::load_relaxed_device(&state()->cq_head);
   u64 to = head, last = 0;
+  bool all_taken = P::SCANS;
   for (bool more = true; more && to - head < depth();) {
     // Several at once, so that their loads are under way together.
     u64 answers[QUEUE_GLANCE], marks[QUEUE_GLANCE];
@@ -92,17 +93,19 @@ SC_DEVICE void QueuePair<P>::pass(bool everything) {
       marks[n] = arch::load_relaxed_device(word(view_->head_marks, slot_of(to + n)));
     }
     for (u32 n = 0; n < QUEUE_GLANCE && more; ++n) {
+      const bool taken = P::SCANS && marks[n] == to;
       more = to - head < depth() && is_new(answers[n], to) &&
-             (!P::SCANS || everything || marks[n] == to || is_retired(answers[n]));
+             (!P::SCANS || everything || taken || is_retired(answers[n]));
       if (!more) break;
+      all_taken = all_taken && taken;
       last = answers[n];
       ++to;
     }
   }
   if (to == head) return;
   // Payload before entry before completion word. Pairs with the drive's order, and with `look`.
-  arch::fence_system();
-  for (u64 at = head; at != to; ++at) {
+  if (!all_taken) arch::fence_system();
+  for (u64 at = all_taken ? to : head; at != to; ++at) {
     if (P::SCANS) {
       if (arch::load_relaxed_device(word(view_->head_marks, slot_of(at))) == at) continue;
       if (!claim(at)) continue;

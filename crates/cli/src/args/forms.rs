@@ -77,6 +77,13 @@ pub struct CompareArgs {
     /// How much is checked.
     #[arg(long, value_enum, default_value = "full")]
     pub verify: Verify,
+    /// Bytes of GPU memory that a round fills [default: 64M; 1G on a real GPU].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub destination: Option<u64>,
+    /// What `bench baseline --out` wrote in the same run: whether the systems compared are as fast as
+    /// their published code, and what the drive can do at most.
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
     /// Seed of order and latencies.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -176,6 +183,105 @@ pub struct PlacementArgs {
     #[command(flatten)]
     pub shape: ShapeArgs,
     /// What rows have in common.
+    #[command(flatten)]
+    pub compare: CompareArgs,
+}
+
+fn chains(text: &str) -> Result<u32, String> {
+    match text {
+        "2" | "4" => count(text),
+        _ => Err("2 or 4".to_owned()),
+    }
+}
+
+/// Options of `bench interference`.
+#[derive(Args, Debug, Clone)]
+pub struct InterferenceArgs {
+    /// Systems to run beside the compute kernel.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "ring,copilot,bam")]
+    pub path: Vec<PathName>,
+    /// Threads a block of the compute kernel, one block an SM.
+    #[arg(long, value_parser = count, value_delimiter = ',', default_value = "256,1024")]
+    pub threads: Vec<u32>,
+    /// Independent chains of multiply-adds of each of its threads: 2 or 4. With 4 a single warp can keep
+    /// its scheduler busy, which then lets others in but rarely.
+    #[arg(long, default_value_t = 2, value_parser = chains)]
+    pub chains: u32,
+    /// How long the compute kernel takes alone.
+    #[arg(long, value_parser = parse_duration, default_value = "400ms")]
+    pub compute: Duration,
+    /// Runs of each kind, in turn: alone, beside the sleeping kernel, beside the I/O kernel.
+    #[arg(long, value_parser = count, default_value = "3")]
+    pub repeats: u32,
+    /// Lanes wait for a drive that stands still, each for one I/O: 128 SMs of 8 warps.
+    #[arg(long)]
+    pub stalled: bool,
+    /// What answers path ring: the software drive, or memory (as fast as it goes).
+    #[arg(long, value_enum, default_value = "software")]
+    pub drive: super::Drive,
+    /// Blocks of the I/O kernel [default: ring 96, copilot and bam 12].
+    #[arg(long, value_parser = count)]
+    pub sms: Option<u32>,
+    /// Warps of each [default: 1; bam 32].
+    #[arg(long, value_parser = count)]
+    pub warps: Option<u32>,
+    /// I/Os that each lane has in flight [default: 1].
+    #[arg(long, value_parser = count)]
+    pub batch: Option<u32>,
+    /// Rings or queue pairs [default: ring 4, copilot and bam 16].
+    #[arg(long, value_parser = count)]
+    pub queues: Option<u32>,
+    /// Entries of each [default: ring and bam 1024, copilot 4096].
+    #[arg(long, value_parser = count)]
+    pub depth: Option<u32>,
+    /// Side cores of ring, agents of copilot [default: 4].
+    #[arg(long, value_parser = count)]
+    pub side_cores: Option<u32>,
+    /// How lanes of ring and copilot wait; agent needs --batch 1.
+    #[arg(long, value_enum, default_value = "word")]
+    pub wait: super::WaitMode,
+    /// Size of the data file that is made.
+    #[arg(long, value_parser = parse_bytes, default_value = "256M")]
+    pub size: u64,
+    /// Where to make it [default: the system's directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Bytes an I/O.
+    #[arg(long, value_parser = parse_bytes, default_value = "4k")]
+    pub io_size: u64,
+    /// Model of the software drive: I/Os a second [default: 1,400,000; 20,000 where the GPU is simulated].
+    #[arg(long, value_name = "IOPS")]
+    pub drive_iops: Option<u64>,
+    /// Model of the software drive: latency [default: 60us; with --stalled 700ms].
+    #[arg(long, value_name = "LATENCY")]
+    pub drive_latency: Option<String>,
+    /// Milliseconds after which an I/O without an answer ends as an error.
+    #[arg(long, value_name = "MS", value_parser = count, default_value = "10000")]
+    pub limit_ms: u32,
+    /// What `bench baseline --out` wrote in the same run.
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+    /// Seed of order and latencies.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON object a line a row instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Limits that hold for all commands.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Options of `bench baseline`.
+#[derive(Args, Debug, Clone)]
+pub struct BaselineArgs {
+    /// Leave out rows with more SMs.
+    #[arg(long, value_parser = count)]
+    pub sms_max: Option<u32>,
+    /// Write the verdict there, for other comparisons of the same run.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// What rows have in common; the drive's model is the recorded one.
     #[command(flatten)]
     pub compare: CompareArgs,
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use gpu::Gpu;
 
 use crate::args::{BenchArgs, CompareArgs, Drive, Key, Override, PathName, QueueMemory, ShapeArgs};
+use crate::bench::baseline::Baseline;
 use crate::bench::data::Data;
 use crate::bench::drive::SoftwareDrive;
 use crate::bench::measure::{Course, Measurement, cpu_since};
@@ -16,9 +17,15 @@ use crate::bench::{cpu, paths};
 use crate::interrupt;
 use crate::printer::Progress;
 use crate::report::Row;
+use crate::units;
 
 /// Lanes of a warp.
 const LANES: u64 = 32;
+/// Bytes of GPU memory that a round fills where nobody says, with a real GPU: long enough rounds.
+const REAL_DESTINATION_BYTES: u64 = 1 << 30;
+
+/// An emulated rate above this share of the plateau says more about the emulation than about a system.
+const PLATEAU_SHARE: f64 = 0.7;
 
 /// What must be equal for rows to be matched, besides what [`Comparison`] has once for all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,6 +161,7 @@ pub struct Comparison {
     gpu: Arc<dyn Gpu>,
     data: Data,
     args: CompareArgs,
+    baseline: Baseline,
     progress: Progress,
     done: u64,
 }
@@ -165,6 +173,7 @@ impl Comparison {
     /// Bad options, no room, a drive that does not start.
     pub fn open(args: &CompareArgs, cells: &[Cell]) -> Result<Self> {
         check(args, cells)?;
+        let baseline = Baseline::load(args.baseline.as_deref())?;
         let first = settings(args, cells.first().context("nothing to compare")?)?;
         let queues = cells.iter().map(|cell| cell.shape.queues).max().unwrap_or(1);
         let data = Data::make(&first.directory, first.data_bytes)?;
@@ -172,7 +181,11 @@ impl Comparison {
         let gpu = paths::open_gpu(&args.limits)?;
         let drive = SoftwareDrive::open(&options.drive(queues), &data, &gpu)?;
         let progress = Progress::new(cells.len() as u64 * u64::from(args.repeats));
-        Ok(Self { drive, gpu, data, args: args.clone(), progress, done: 0 })
+        let mut args = args.clone();
+        if !gpu.describe().simulated {
+            args.destination = args.destination.or(Some(REAL_DESTINATION_BYTES));
+        }
+        Ok(Self { drive, gpu, data, args, baseline, progress, done: 0 })
     }
 
     /// Measures all rows, one repeat of each in turn, so that what changes on the machine meanwhile falls
@@ -242,12 +255,41 @@ impl Comparison {
         let mut row = Measurement::resume(settings, point, &mut self.data, course).finish();
         row.close_bill(cpu_s);
         row.setting = cell.setting.to_owned();
+        row.baseline = self.baseline.words(&row.gpu).to_owned();
+        row.plateau_iops = self.baseline.plateau(&row.gpu).map_or(0.0, |(iops, _)| iops);
         row
     }
 
     /// The drive, for words about it.
     pub fn drive_name(&self) -> &str {
         self.drive.name()
+    }
+
+    /// What must stand beside rows: the baseline, and how the drive's rate compares with what it can do.
+    pub fn caveats(&self) -> Vec<String> {
+        let gpu = self.gpu_name();
+        let mut words = vec![match self.baseline.words(&gpu) {
+            invalid if invalid.starts_with("invalid") => format!("baseline {invalid}"),
+            other => format!("baseline: {other}"),
+        }];
+        let rate = self.args.drive_iops as f64;
+        words.push(match self.baseline.plateau(&gpu) {
+            Some((plateau, by)) if rate > 0.0 => {
+                let share = rate / plateau.max(1.0);
+                let void = if share > PLATEAU_SHARE { ": too near to it, these rows are void" } else { "" };
+                format!(
+                    "emulated rate: {} I/Os a second, {share:.2} of the plateau of {} (measured with \
+                     {by}){void}",
+                    units::count(rate),
+                    units::count(plateau)
+                )
+            }
+            Some((plateau, by)) => {
+                format!("emulated rate: no limit; plateau {} with {by}", units::count(plateau))
+            }
+            None => "emulated rate: what the drive can do at most was not measured".to_owned(),
+        });
+        words
     }
 
     /// The GPU, for words about it.
@@ -283,6 +325,7 @@ fn settings(args: &CompareArgs, cell: &Cell) -> Result<Settings> {
         drive_latency: Some(args.drive_latency.clone()),
         limit_ms: args.limit_ms,
         verify: args.verify,
+        destination: args.destination,
         repeats: args.repeats,
         seed: args.seed,
         json: args.json,

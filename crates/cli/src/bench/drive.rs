@@ -38,6 +38,11 @@ const SPARE_QUEUES: u16 = 64;
 /// Device cores that a drive for a real GPU has where nobody says, at most half of the CPUs.
 const DEVICE_CORES: u32 = 8;
 
+/// Commands that a controller has at work at most; with a real GPU, of which many lanes may wait for a
+/// slow drive, more.
+const COMMANDS_MAX: u32 = 1024;
+const REAL_COMMANDS_MAX: u32 = 8192;
+
 /// How a drive is made.
 #[derive(Clone, Debug)]
 pub struct DriveOptions {
@@ -80,6 +85,7 @@ struct Common<'a> {
     options: &'a DriveOptions,
     namespace: NamespaceOptions,
     queues: u16,
+    commands_max: u32,
     pacer: Option<Pacer>,
     origin: Instant,
     gpu: &'a Arc<dyn Gpu>,
@@ -123,6 +129,7 @@ impl SoftwareDrive {
                 options,
                 namespace: NamespaceOptions { storage, block_bytes: BLOCK_BYTES, faults },
                 queues,
+                commands_max: if real { REAL_COMMANDS_MAX } else { COMMANDS_MAX },
                 pacer: (cores > 1).then(|| Pacer::new(&options.timing)),
                 origin,
                 gpu,
@@ -277,6 +284,7 @@ impl Common<'_> {
             timing,
             pacer: self.pacer.clone(),
             queue_pairs_max: self.queues,
+            commands_max: self.commands_max,
             fetch_clock: Some(fetch_clock),
             ..Options::new(vec![self.namespace.clone()])
         };

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use abi::bench::{BenchEdges, BenchIo, BenchResult};
+use abi::bench::{BENCH_ASLEEP, BENCH_CHECK_EDGES, BenchEdges, BenchIo, BenchResult};
 use anyhow::{Result, bail, ensure};
-use gpu::{Gpu, Kernel, LaunchShape};
+use gpu::{DeviceMemory, Gpu, Kernel, LaunchShape};
 use zerocopy::IntoBytes;
 
 use crate::args::WaitMode;
@@ -162,6 +162,15 @@ impl KernelWork {
         launch(gpu, kernel, shape, arguments.as_bytes(), DATA_LIMIT, &mut nobodys).map(|_| ())
     }
 
+    /// The first word of the totals, which says which I/O is taken next.
+    ///
+    /// # Errors
+    /// None that can be: it lies inside.
+    pub fn ticket_word(&self) -> Result<DeviceMemory> {
+        let Destination::Device(device) = &self.memory else { bail!("a kernel needs a GPU") };
+        Ok(device.memory.slice(self.layout.totals as u64, 8)?)
+    }
+
     /// What lanes have written.
     ///
     /// # Errors
@@ -172,6 +181,12 @@ impl KernelWork {
         self.memory.read(self.layout.totals, totals)?;
         Ok(results)
     }
+}
+
+/// Flags of a launch for a round.
+pub fn flags(round: &Round) -> u32 {
+    let check = if round.edges.is_empty() { 0 } else { BENCH_CHECK_EDGES };
+    check | if round.asleep { BENCH_ASLEEP } else { 0 }
 }
 
 /// How long a kernel may run that does `ios` I/Os, so many of them at once, each of which ends by

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use abi::bench::{BENCH_CHECK_EDGES, QueueBenchArgs, QueueBenchTotals};
+use abi::bench::{QueueBenchArgs, QueueBenchTotals};
 use abi::queue::DmaBufferView;
 use anyhow::{Context, Result, bail, ensure};
-use gpu::{Gpu, Kernel, KernelFacts, LaunchShape};
+use gpu::{DeviceMemory, Gpu, Kernel, KernelFacts, LaunchShape};
 use sidecore::gpu_queues::{
     AgentPlacement, DmaBuffer, Flip, GpuQueues, LaneCounters, Placement, Polling, QueueCounters,
     QueueOptions,
@@ -146,7 +146,7 @@ impl LaneRunner {
             io_bytes: round.io_bytes,
             queue_count: self.options.queues,
             batch: self.options.batch,
-            flags: if round.edges.is_empty() { 0 } else { BENCH_CHECK_EDGES },
+            flags: kernel_work::flags(round),
         }
     }
 
@@ -350,6 +350,10 @@ impl Runner for LaneRunner {
             pci: o.gpu.pci(),
             ..Description::default()
         }
+    }
+
+    fn ticket_word(&self) -> Option<DeviceMemory> {
+        self.work.ticket_word().ok()
     }
 
     fn destination(&mut self) -> &mut Destination {

@@ -227,7 +227,7 @@ impl<'a> Measurement<'a> {
         }
         let slots = if recycled { room } else { plan.len() };
         let on_device = self.settings.args.verify == Verify::Device;
-        Ok(Round { plan, edges, on_device, io_bytes, slots, base: 0 })
+        Ok(Round { plan, edges, on_device, asleep: false, io_bytes, slots, base: 0 })
     }
 
     fn draw(&mut self) -> BenchIo {

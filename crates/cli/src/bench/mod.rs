@@ -1,5 +1,6 @@
 //! Measuring: data, rounds, paths, and the rows made of them.
 
+pub mod baseline;
 pub mod bulk;
 pub mod compare;
 mod copier;
@@ -12,6 +13,7 @@ mod kernel_work;
 pub mod lane_runner;
 pub mod machine;
 pub mod measure;
+pub mod neighbour;
 pub mod order;
 mod padded;
 pub mod paths;

@@ -314,6 +314,9 @@ impl<R: Runner> Runner for Counted<R> {
             ..self.runner.describe()
         }
     }
+    fn ticket_word(&self) -> Option<DeviceMemory> {
+        self.runner.ticket_word()
+    }
     fn destination(&mut self) -> &mut Destination {
         self.runner.destination()
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use abi::bench::{BENCH_CHECK_EDGES, BenchArgs, BenchTotals};
+use abi::bench::{BenchArgs, BenchTotals};
 use abi::ring::{BufferView, Id, RingView, SourceView};
 use anyhow::{Context, Result, bail, ensure};
 use gpu::{DeviceMemory, Gpu, GpuError, Keeper, Kernel, KernelFacts, LaunchShape};
@@ -175,7 +175,7 @@ impl RingRunner {
             io_bytes: round.io_bytes,
             ring_count: self.options.rings,
             batch: self.options.batch,
-            flags: if round.edges.is_empty() { 0 } else { BENCH_CHECK_EDGES },
+            flags: kernel_work::flags(round),
             limit_ms: 0,
             reserved: 0,
         }
@@ -214,7 +214,8 @@ impl RingRunner {
     }
 
     fn lanes(&self) -> u32 {
-        self.options.sms * self.options.threads_per_block()
+        let o = &self.options;
+        o.sms * o.few_lanes.unwrap_or(o.warps * LANES)
     }
 
     fn ring_counters(&self) -> RingCounters {
@@ -324,12 +325,12 @@ impl Runner for RingRunner {
         let seconds = self.launch(round, parts)?;
         let launcher = cpu::thread_seconds() - launcher_before;
         self.data(round, &kernels::BENCH_CHECK)?;
-        self.settle(before.completions + ios as u64);
-        self.bill.cpu_path_s += self.engine.cpu_seconds() - engine_before + launcher;
-        self.bill.cpu_device_s += (self.options.device_cpu_seconds)() - device_before;
         let mut totals = [0; size_of::<BenchTotals>()];
         let results = self.work.collect(ios, &mut totals)?;
         let totals = BenchTotals::read_from_bytes(&totals).ok().context("totals of their size")?;
+        self.settle(before.completions + totals.completions_polled);
+        self.bill.cpu_path_s += self.engine.cpu_seconds() - engine_before + launcher;
+        self.bill.cpu_device_s += (self.options.device_cpu_seconds)() - device_before;
         self.bill.completions_polled_gpu += totals.completions_polled;
         self.bill.polls += totals.polls;
         self.bill.doorbells_gpu += totals.doorbells;
@@ -392,6 +393,10 @@ impl Runner for RingRunner {
             pci: o.gpu.pci(),
             ..Description::default()
         }
+    }
+
+    fn ticket_word(&self) -> Option<DeviceMemory> {
+        self.work.ticket_word().ok()
     }
 
     fn destination(&mut self) -> &mut Destination {

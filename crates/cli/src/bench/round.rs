@@ -22,6 +22,8 @@ pub struct Round {
     pub edges: Vec<BenchEdges>,
     /// Whether kernels put the data there before it and compare it after it.
     pub on_device: bool,
+    /// Whether lanes are only there, and do nothing.
+    pub asleep: bool,
     /// Bytes an I/O.
     pub io_bytes: u32,
     /// Slots of the destination; fewer than I/Os only where nothing is compared afterwards.
@@ -183,6 +185,10 @@ pub trait Runner {
     fn bill(&self) -> Bill;
     /// What it is.
     fn describe(&self) -> Description;
+    /// The word from which lanes take I/Os by number, where there is one.
+    fn ticket_word(&self) -> Option<DeviceMemory> {
+        None
+    }
     /// Where the payload goes.
     fn destination(&mut self) -> &mut Destination;
     /// I/Os that can be in flight together.

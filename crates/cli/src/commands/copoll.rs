@@ -22,7 +22,7 @@ use crate::bench::round::{Round, RoundOutcome, Runner};
 use crate::bench::settings::Settings;
 use crate::commands::NOT_CLEAN;
 use crate::printer::{Progress, print};
-use crate::report::{SIMULATED, lines};
+use crate::report::{lines, standing};
 use crate::{interrupt, units};
 
 /// Bytes of data: far more than what is in flight.
@@ -224,7 +224,8 @@ impl<'a> Bench<'a> {
             edges.push(self.data.expected_edges(source_offset, io_bytes)?);
             plan.push(BenchIo { source_offset, opcode: u32::from(OP_READ), generation: 0 });
         }
-        Ok(Round { slots: plan.len(), plan, edges, on_device: false, io_bytes, base })
+        let (on_device, asleep) = (false, false);
+        Ok(Round { slots: plan.len(), plan, edges, on_device, asleep, io_bytes, base })
     }
 
     /// All loads, each with a place of its own, so that nothing has to be compared between them.
@@ -451,8 +452,9 @@ fn show(args: &CopollArgs, report: &Report) -> Result<()> {
         return print(&serde_json::to_string(report)?);
     }
     print(&format!(
-        "{SIMULATED}.\nGPU: {}; drive: {}.\nThe CPU takes a queue over from {} completions in {:.3} \
+        "{}.\nGPU: {}; drive: {}.\nThe CPU takes a queue over from {} completions in {:.3} \
          s on, the GPU up to {}; each keeps it for {:.3} s at least. Full load: {} I/Os a second.",
+        standing(&report.gpu),
         report.gpu,
         report.drive,
         report.high,

@@ -145,6 +145,7 @@ fn request(runner: &mut dyn Runner, index: u32) -> Result<Option<u64>> {
         plan,
         edges: Vec::new(),
         on_device: false,
+        asleep: false,
         io_bytes: IO_BYTES,
         slots: 1,
         base: 0,

@@ -213,6 +213,7 @@ fn sequential(first: u64, end: u64, io_bytes: u64) -> Result<Round> {
         io_bytes: u32::try_from(io_bytes).context("--io-size")?,
         base: usize::try_from(first).context("the file is larger than memory")?,
         on_device: false,
+        asleep: false,
     })
 }
 

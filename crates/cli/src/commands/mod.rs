@@ -1,10 +1,12 @@
 //! One file a command.
 
+pub mod baseline;
 pub mod bench;
 pub mod bulk_bench;
 pub mod copoll;
 pub mod engine;
 pub mod idle;
+pub mod interference;
 pub mod load;
 mod load_bulk;
 pub mod placement;

@@ -10,7 +10,8 @@ use crate::bench::compare::{Cell, Comparison, Shape, check_matched};
 use crate::commands::{sweep, verdict};
 use crate::interrupt;
 use crate::printer::print;
-use crate::report::{SIMULATED, comparison};
+use crate::report::{Row, comparison, standing};
+use crate::units;
 
 /// Runs it.
 ///
@@ -38,15 +39,46 @@ pub fn run(args: &PlacementArgs) -> Result<ExitCode> {
         false => Ok(()),
     })?;
     if !args.compare.json {
-        print(&format!(
-            "{SIMULATED}. Here device and host memory are the same memory of this machine, so what \
-             is compared is that each placement works and what the protocol does, not PCIe."
-        ))?;
+        let gpu = measured.gpu_name();
+        print(&format!("{}.", standing(&gpu)))?;
+        if gpu.starts_with("simulated") {
+            print(
+                "Here device and host memory are the same memory of this machine, so what is compared is \
+                 that each placement works and what the protocol does, not PCIe.",
+            )?;
+        }
+        print(&measured.caveats().join("\n"))?;
         print(&comparison(&rows))?;
+        for sentence in of_host(&rows) {
+            print(&sentence)?;
+        }
     }
     if interrupt::asked() {
         eprintln!("interrupted: {} of {} rows", rows.len(), cells.len());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     Ok(verdict(&rows))
+}
+
+/// How each system does with its submission queue in device memory, beside itself with it in host memory.
+fn of_host(rows: &[Row]) -> Vec<String> {
+    let at = |path: &str, sq: &str, cq: &str| {
+        rows.iter().find(|row| row.path == path && row.sq == sq && row.cq == cq)
+    };
+    let mut sentences = Vec::new();
+    for device in rows.iter().filter(|row| row.sq == "device") {
+        let Some(host) = at(&device.path, "host", &device.cq) else { continue };
+        sentences.push(format!(
+            "{} with its SQ in device memory reaches {:.3} of itself with it in host memory (CQ in {} \
+             memory); a command is fetched in {} and {}, {:.1} and {:.1} of them together",
+            device.path,
+            device.iops / host.iops.max(1e-9),
+            device.cq,
+            units::nanoseconds(device.fetch_ns_per_command),
+            units::nanoseconds(host.fetch_ns_per_command),
+            device.commands_per_fetch,
+            host.commands_per_fetch
+        ));
+    }
+    sentences
 }

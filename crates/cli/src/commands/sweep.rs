@@ -12,7 +12,7 @@ use crate::commands::verdict;
 use crate::interrupt;
 use crate::printer::print;
 use crate::report::{
-    ReportFile, Row, SIMULATED, artifact_csv, artifact_name, artifact_plot, comparison,
+    ReportFile, Row, artifact_csv, artifact_name, artifact_plot, comparison, standing,
 };
 
 /// Runs it.
@@ -31,10 +31,11 @@ pub fn run(args: &SweepArgs) -> Result<ExitCode> {
     })?;
     if !args.compare.json {
         print(&format!(
-            "{SIMULATED}.\nOne controller, one thread that serves it, one timing model for all rows: \
-             {}; GPU: {}.",
+            "{}.\nOne drive, one timing model and the same device cores for all rows: {}; GPU: {}.\n{}",
+            standing(&comparison.gpu_name()),
             comparison.drive_name(),
-            comparison.gpu_name()
+            comparison.gpu_name(),
+            comparison.caveats().join("\n")
         ))?;
         for setting in &args.table {
             print(&format!("\n{}", heading(*setting)))?;

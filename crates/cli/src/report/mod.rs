@@ -14,5 +14,5 @@ pub use csv::csv;
 pub use html::{Context, html};
 pub use output::{ReportFile, default_files};
 pub use row::Row;
-pub use sweep::{SIMULATED, artifact_csv, artifact_name, artifact_plot, comparison};
+pub use sweep::{artifact_csv, artifact_name, artifact_plot, comparison, standing};
 pub use table::{details, lines, table};

@@ -180,6 +180,8 @@ pub struct Row {
     /// Whether systems here are as fast as their published code: `valid`, `invalid`, or why it is not
     /// known; nothing where nothing is compared.
     pub baseline: String,
+    /// What the system's published code was recorded to reach; 0 where nothing was.
+    pub recorded_iops: f64,
     /// Whether GPU or drive is simulated: the rates are then the simulator's.
     pub simulated: bool,
     /// Seed of the run.

@@ -13,36 +13,51 @@ use crate::units;
 pub const SIMULATED: &str =
     "simulated GPU, software drive: the rates are the simulator's, not a device's";
 
+/// The same for any GPU.
+pub fn standing(gpu: &str) -> String {
+    if gpu.starts_with("simulated") {
+        return SIMULATED.to_owned();
+    }
+    format!("{gpu}, software drive: its rate is an emulation's, not a drive's")
+}
+
+/// Columns of such a table.
+const COLUMNS: [&str; 30] = [
+    "path",
+    "SMs",
+    "warps",
+    "batch",
+    "queues",
+    "depth",
+    "cores",
+    "SQ",
+    "CQ",
+    "in flight",
+    "IOPS",
+    "lowest",
+    "highest",
+    "GiB/s",
+    "p50",
+    "p99",
+    "CPU/IO",
+    "fetch",
+    "wait",
+    "polling",
+    "registers",
+    "bells GPU",
+    "bells CPU",
+    "polled GPU",
+    "polled CPU",
+    "fences",
+    "at device",
+    "verified",
+    "errors",
+    "",
+];
+
 /// The table of a sweep or of a placement: one line a row.
 pub fn comparison(rows: &[Row]) -> String {
-    let mut table = start(&[
-        "path",
-        "SMs",
-        "warps",
-        "batch",
-        "queues",
-        "depth",
-        "cores",
-        "SQ",
-        "CQ",
-        "in flight",
-        "IOPS",
-        "lowest",
-        "highest",
-        "GiB/s",
-        "p50",
-        "p99",
-        "CPU/IO",
-        "bells GPU",
-        "bells CPU",
-        "polled GPU",
-        "polled CPU",
-        "fences",
-        "at device",
-        "verified",
-        "errors",
-        "",
-    ]);
+    let mut table = start(&COLUMNS);
     for row in rows {
         table.add_row([
             text(&row.path),
@@ -62,6 +77,10 @@ pub fn comparison(rows: &[Row]) -> String {
             number(units::nanoseconds(row.latency_ns_p50 as f64)),
             number(units::nanoseconds(row.latency_ns_p99 as f64)),
             number(units::nanoseconds(row.cpu_path_ns_per_io)),
+            number(units::nanoseconds(row.fetch_ns_per_command)),
+            text(&row.wait),
+            number(row.polling_warps.to_string()),
+            number(row.registers.to_string()),
             number(units::thousands(row.doorbells_gpu)),
             number(units::thousands(row.doorbells_cpu)),
             number(units::thousands(row.completions_polled_gpu)),
@@ -123,7 +142,8 @@ pub fn artifact_plot(rows: &[Row], paths: &[PathName], sms: &[u32], setting: &st
     let groups: Vec<String> = sms.iter().map(u32::to_string).collect();
     let op = rows.first().map_or("", |row| row.op.as_str());
     let title = format!("Random {io} {op}, {setting} settings");
-    grouped_bars(&title, SIMULATED, &groups, "bandwidth, GiB/s", &series)
+    let standing = standing(rows.first().map_or("simulated", |row| &row.gpu));
+    grouped_bars(&title, &standing, &groups, "bandwidth, GiB/s", &series)
 }
 
 #[cfg(test)]
