@@ -33,6 +33,9 @@ def clean(row):
 def denominator(goal, rows):
     if "over_number" in goal:
         return goal["over_number"], True
+    if "over_value" in goal:
+        found = [row[goal["over_value"]] for row in rows.get(goal["over_row"], [])]
+        return (statistics.median(found), True) if found else (0.0, True)
     found = [row for row in rows.get(goal["over_row"], []) if row.get("what") == goal["over_what"]]
     best = max((row["bytes_per_s"] for row in found), default=0.0)
     return best, best >= goal.get("void_below", 0.0)
