@@ -85,6 +85,11 @@ def _of_torch(tensor: Any, settled: bool) -> Memory:
         )
     if not tensor.is_contiguous():
         raise _gaps(tensor, "tensor.contiguous()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise UnsupportedError(
+            "A tensor whose bytes are not its values: it is stored conjugated or negated",
+            "Hand over tensor.resolve_conj().resolve_neg()",
+        )
     device = None
     if tensor.is_cuda:
         device = tensor.get_device()
@@ -114,6 +119,12 @@ def _of_cuda_interface(array: Any, interface: dict, settled: bool) -> Memory:
 
 
 def _of_array_interface(array: Any) -> Memory:
+    if type(array).__module__ == "numpy" and not hasattr(array, "ctypes"):
+        # A scalar's interface names memory that is gone by now.
+        import numpy
+
+        array = numpy.array(array)
+        array.flags.writeable = False
     if type(array).__module__ == "numpy" and hasattr(array, "ctypes"):
         # NumPy's own arrays say more about their types than the interface can.
         if array.ndim and not array.flags.c_contiguous:

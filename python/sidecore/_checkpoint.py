@@ -70,8 +70,10 @@ def torch_load(
     where = _frameworks.device(device)
     kind = _frameworks.framework(framework, where)
     path = os.fspath(file)
+    engine = _engine.engine(where.gpu, path)
+    handle = engine.open(path, "r")
     try:
-        archive = _zip.Archive(path)
+        archive = _zip.Archive(path, handle.fileno())
     except OSError as error:
         raise from_os(error, "Reading", path) from error
     with archive:
@@ -83,8 +85,6 @@ def torch_load(
                 "Load it by torch.load and save it again",
             )
         records = archive.below(f"{prefix}/data/")
-        engine = _engine.engine(where.gpu, path)
-        handle = engine.open(path, "r")
         placed = _place(records, kind, where, shared)
         requests = [
             _engine.Request(
@@ -146,17 +146,33 @@ class _Builder(_pickle.Builder):
 
     def call(self, what: _pickle.Global, arguments: tuple) -> Any:
         if what.module == "torch" and what.name == "Size" and len(arguments) == 1:
-            return tuple(arguments[0])
+            return self.size(arguments[0])
         if what.module == "torch" and what.name == "device":
-            return ":".join(str(part) for part in arguments)
+            return self.device(*arguments)
         call = _CALLS.get((what.module, what.name))
         if call is None:
             raise FormatError(f"{self.path}: the pickle calls {what}", _AGAIN)
         return call(self, *arguments)
 
+    def value(self, what: _pickle.Global) -> Any:
+        if what.name not in BY_TORCH:
+            raise FormatError(f"{self.path}: the pickle keeps {what}, which is no data", _AGAIN)
+        return getattr(self.kind.torch, what.name) if self.kind.name == "torch" else repr(what)
+
+    def size(self, value: Any) -> Any:
+        numbers = _sizes(value)
+        return self.kind.torch.Size(numbers) if self.kind.name == "torch" else numbers
+
+    def device(self, kind: Any, index: Any = None) -> Any:
+        if type(kind) is not str or not (index is None or type(index) is int):
+            raise FormatError(f"{self.path}: a device of an unknown form", _AGAIN)
+        name = kind if index is None else f"{kind}:{index}"
+        return self.kind.torch.device(name) if self.kind.name == "torch" else name
+
     def persistent(self, identity: Any) -> _Storage:
         tag, kind, key, _location, count = identity
-        if tag != "storage" or not isinstance(kind, _pickle.Global) or type(count) is not int:
+        sound = type(tag) is str and tag == "storage" and type(key) is str
+        if not sound or not isinstance(kind, _pickle.Global) or type(count) is not int:
             raise FormatError(f"{self.path}: a storage of an unknown form", _AGAIN)
         placed = self.placed.get(key)
         if placed is None:
@@ -195,7 +211,7 @@ class _Builder(_pickle.Builder):
         metadata: Any = None,
     ) -> Any:
         if not isinstance(dtype, _pickle.Global) or dtype.name not in BY_TORCH:
-            raise FormatError(f"{self.path}: a tensor of an unknown type {dtype!r}", _AGAIN)
+            raise FormatError(f"{self.path}: a tensor of an unknown type", _AGAIN)
         wanted = BY_TORCH[dtype.name]
         return self.typed(storage, offset, size, stride, requires_grad, metadata, wanted)
 
@@ -209,7 +225,9 @@ class _Builder(_pickle.Builder):
             )
         dtype = dtype or storage.dtype
         size, stride = _sizes(size), _sizes(stride)
-        if type(offset) is not int or offset < 0 or len(size) != len(stride):
+        # Frameworks multiply the other lengths of an empty tensor all the same.
+        possible = prod(n for n in size if n) < 1 << 59 and len(size) == len(stride)
+        if type(offset) is not int or offset < 0 or not possible:
             raise FormatError(f"{self.path}: a tensor of an impossible shape", _AGAIN)
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         empty = prod(size) == 0
@@ -234,8 +252,9 @@ class _Builder(_pickle.Builder):
         return OrderedDict((_pickle.hashable(key), value) for key, value in items)
 
     def encode(self, text: Any, encoding: Any = "latin1") -> bytes:
-        if encoding not in ("latin1", "latin-1") or type(text) is not str:
-            raise FormatError(f"{self.path}: bytes by encoding {encoding!r}", _AGAIN)
+        latin = type(encoding) is str and encoding in ("latin1", "latin-1")
+        if not latin or type(text) is not str:
+            raise FormatError(f"{self.path}: bytes by an unknown encoding", _AGAIN)
         return text.encode("latin1")
 
     def set(self, items: Any = ()) -> set:
@@ -245,6 +264,8 @@ class _Builder(_pickle.Builder):
         return frozenset(self.set(items))
 
     def complex(self, real: float = 0.0, imaginary: float = 0.0) -> complex:
+        if type(real) is not float or type(imaginary) is not float:
+            raise FormatError(f"{self.path}: a complex number of no numbers", _AGAIN)
         return complex(real, imaginary)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Iterable
@@ -135,7 +136,7 @@ class File:
             found = _arrays.memory(buf, write=not write)
         nbytes = found.nbytes - dev_offset if size is None else size
         inside = dev_offset >= 0 and nbytes >= 0 and dev_offset + nbytes <= found.nbytes
-        if not inside or file_offset < 0:
+        if not inside or not 0 <= file_offset < 1 << 63:
             raise MisuseError(
                 f"{nbytes} bytes from byte {dev_offset} of a buffer of {found.nbytes}, at byte "
                 f"{file_offset} of {self.path}",
@@ -292,8 +293,9 @@ def read_rows(
     if not isinstance(file, File):
         with File(file) as opened:
             return read_rows(opened, indices, row_bytes, out, device=device, framework=framework)
-    if not isinstance(row_bytes, int) or row_bytes <= 0:
+    if not hasattr(row_bytes, "__index__") or row_bytes <= 0:
         raise MisuseError(f"Rows of {row_bytes!r} bytes", "Name a positive number")
+    row_bytes = operator.index(row_bytes)
     address, count, owner = _indices(indices)
     nbytes = count * row_bytes
     if out is None:

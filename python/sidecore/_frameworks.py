@@ -112,7 +112,7 @@ class Torch(Framework):
             )
         try:
             owner = torch.empty(nbytes, dtype=torch.uint8, device=str(where))
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, OverflowError) as error:
             raise _no_room(nbytes, where, error) from error
         if where.gpu is not None:
             # The allocator may hand out memory that work in its stream still uses.
@@ -171,7 +171,7 @@ class Numpy(Framework):
             )
         try:
             whole = self.numpy.empty(nbytes + ALIGNMENT, dtype=self.numpy.uint8)
-        except MemoryError as error:
+        except (MemoryError, ValueError, OverflowError) as error:
             raise _no_room(nbytes, where, error) from error
         start = -whole.ctypes.data % ALIGNMENT
         owner = whole[start : start + nbytes]

@@ -50,6 +50,10 @@ class Builder:
         """What a persistent identity stands for."""
         raise NotImplementedError
 
+    def value(self, what: Global) -> Any:
+        """What a known global is where it is kept, not called."""
+        raise NotImplementedError
+
 
 def load(data: bytes, builder: Builder) -> Any:
     """The object that a pickle describes."""
@@ -60,13 +64,18 @@ def load(data: bytes, builder: Builder) -> Any:
         raise
     except (IndexError, struct.error) as error:
         raise FormatError("The pickle ends too early, or its stack is empty", _AGAIN) from error
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
         raise FormatError(
             f"The pickle is damaged at byte {reader.at}: {error!r}", _AGAIN
         ) from error
 
 
 _AGAIN = "Get the file from its source again"
+#: How many bytes calls may copy for each byte of the pickle: what is there once can be named often.
+_COPIES = 16
+_SIZED = (str, bytes, list, tuple, dict, OrderedDict, set, frozenset)
+#: Items of a key that is a tuple, whose hash is taken anew each time.
+_KEY_ITEMS_MAX = 64
 
 
 class _Reader:
@@ -76,6 +85,7 @@ class _Reader:
         self.builder = builder
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.copies = _COPIES * len(data) + 4096
 
     def run(self) -> Any:
         data, operations = self.data, _OPERATIONS
@@ -84,7 +94,7 @@ class _Reader:
             self.at += 1
             if code == 0x2E:  # STOP
                 (result,) = self.stack
-                return result
+                return self.kept(result)
             operation = operations.get(code)
             if operation is None:
                 raise FormatError(
@@ -120,6 +130,14 @@ class _Reader:
                 return items
         raise IndexError("no mark")
 
+    def kept(self, value: Any) -> Any:
+        """What goes into a container: a global as its value."""
+        if type(value) is Global:
+            return self.builder.value(value)
+        if type(value) is tuple and any(type(item) is Global for item in value):
+            return tuple(map(self.kept, value))
+        return value
+
     def push(self, value: Any) -> None:
         self.stack.append(value)
 
@@ -146,6 +164,9 @@ class _Reader:
         arguments, what = self.stack.pop(), self.stack.pop()
         if not isinstance(what, Global) or not isinstance(arguments, tuple):
             raise FormatError("The pickle calls something that is no known function", _AGAIN)
+        self.copies -= sum(len(item) for item in arguments if type(item) in _SIZED)
+        if self.copies < 0:
+            raise FormatError("The pickle copies the same data again and again", _AGAIN)
         self.push(self.builder.call(what, arguments))
 
     def build(self) -> None:
@@ -155,26 +176,26 @@ class _Reader:
             raise FormatError("The pickle sets the state of something that has none", _AGAIN)
         for key, value in state.items():
             if key != "_metadata":
-                raise FormatError(f"The pickle sets an attribute {key!r} of a dict", _AGAIN)
-            target._metadata = value  # type: ignore[attr-defined]
+                raise FormatError("The pickle sets an attribute of a dict", _AGAIN)
+            target._metadata = self.kept(value)  # type: ignore[attr-defined]
 
     def append(self) -> None:
         value = self.stack.pop()
-        _list(self.stack[-1]).append(value)
+        _list(self.stack[-1]).append(self.kept(value))
 
     def appends(self) -> None:
         items = self.since_mark()
-        _list(self.stack[-1]).extend(items)
+        _list(self.stack[-1]).extend(map(self.kept, items))
 
     def set_item(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
-        _dict(self.stack[-1])[hashable(key)] = value
+        _dict(self.stack[-1])[hashable(key)] = self.kept(value)
 
     def set_items(self) -> None:
         items = self.since_mark()
         target = _dict(self.stack[-1])
         for key, value in _pairs(items):
-            target[hashable(key)] = value
+            target[hashable(key)] = self.kept(value)
 
     def add_items(self) -> None:
         items = self.since_mark()
@@ -184,7 +205,7 @@ class _Reader:
 
     def new_tuple(self, count: int) -> None:
         items = tuple(self.stack[-count:])
-        if len(items) < count or _MARK in items:
+        if len(items) < count or any(item is _MARK for item in items):
             raise IndexError("a tuple of too few")
         del self.stack[-count:]
         self.push(items)
@@ -224,9 +245,10 @@ _PLAIN = (str, int, float, bool, bytes, type(None))
 
 def hashable(value: Any) -> Any:
     """A key that is hashed in little time, whatever the file made of it."""
-    if type(value) in _PLAIN or (
-        type(value) is tuple and all(type(item) in _PLAIN for item in value)
-    ):
+    if type(value) in _PLAIN:
+        return value
+    short = type(value) is tuple and len(value) <= _KEY_ITEMS_MAX
+    if short and all(type(item) in _PLAIN for item in value):
         return value
     raise TypeError("a key that is no primitive")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from . import _arrays, _engine, _frameworks, _sidecore
 from ._dtypes import DTYPES, NOT_SAFETENSORS, DType
-from ._errors import FormatError, MisuseError, UnsupportedError, from_os
+from ._errors import Error, FormatError, MisuseError, UnsupportedError, from_os
 from ._frameworks import Block, Device, Framework
 from ._progress import progress_for
 
@@ -30,6 +30,7 @@ class _Entry(NamedTuple):
 
 class _Shard(NamedTuple):
     path: str
+    handle: Any
     entries: list[_Entry]
     metadata: dict[str, str]
 
@@ -83,21 +84,21 @@ def load_safetensors(
     """
     where = _frameworks.device(device)
     kind = _frameworks.framework(framework, where)
-    shards = [_read_header(path) for path in _resolve(files)]
+    paths = _resolve(files)
+    engine = _engine.engine(where.gpu, paths[0])
+    shards = [_read_header(path, engine) for path in paths]
     _no_name_twice(shards)
     if names is not None:
         shards = _only(shards, names)
     for shard in shards:
         for entry in shard.entries:
             kind.check(_frameworks.sub_byte(entry.dtype, entry.shape)[0])
-    engine = _engine.engine(where.gpu, shards[0].path)
     with progress_for("load", sum(e.nbytes for s in shards for e in s.entries), progress) as bar:
         tensors: dict[str, Any] = {}
         requests: list[_engine.Request] = []
         for shard in shards:
-            handle = engine.open(shard.path, "r")
             placed = _place_shared if shared else _place_apart
-            for entry, block, offset in placed(shard, kind, where, handle, requests):
+            for entry, block, offset in placed(shard, kind, where, shard.handle, requests):
                 dtype, shape = _frameworks.sub_byte(entry.dtype, entry.shape)
                 tensors[entry.name] = (block, offset, dtype, shape)
         engine.transfer(requests, bar)
@@ -109,7 +110,8 @@ def load_safetensors(
 
 def safetensors_metadata(file: str | os.PathLike[str]) -> dict[str, str]:
     """The metadata of a safetensors file: the texts under ``__metadata__``."""
-    return _read_header(os.fspath(file)).metadata
+    path = os.fspath(file)
+    return _read_header(path, _engine.engine(None, path)).metadata
 
 
 def _resolve(files: Any) -> list[str]:
@@ -143,7 +145,7 @@ def _resolve_index(path: Path) -> list[str]:
         shards = sorted(set(index["weight_map"].values()))
     except OSError as error:
         raise from_os(error, "Reading", path) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path} is no index of shards: {type(error).__name__} {error}",
             'It must be JSON with an object "weight_map" from tensor names to file names',
@@ -160,9 +162,11 @@ def _resolve_index(path: Path) -> list[str]:
     return [os.fspath(path.parent / name) for name in shards]
 
 
-def _read_header(path: str) -> _Shard:
+def _read_header(path: str, engine: _engine.Engine) -> _Shard:
+    # The header and the data are of one open file, even if another takes its name meanwhile.
+    handle = engine.open(path, "r")
     try:
-        entries, metadata = _sidecore.read_header(path)
+        entries, metadata = _sidecore.read_header(handle)
     except OSError as error:
         raise from_os(error, "Reading", path) from error
     except ValueError as error:
@@ -171,6 +175,7 @@ def _read_header(path: str) -> _Shard:
         ) from None
     return _Shard(
         path,
+        handle,
         [_Entry(name, DTYPES[d], tuple(shape), at, size) for name, d, shape, at, size in entries],
         dict(metadata),
     )
@@ -276,7 +281,10 @@ def save_safetensors(
     for name, array in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise MisuseError(f"{name!r} is no name for a tensor", "Use another text")
-        found = _arrays.memory(array)
+        try:
+            found = _arrays.memory(array)
+        except Error as error:
+            raise type(error)(f"Tensor {name!r}: {error.cause}", error.remedy) from error
         if found.dtype is None or found.dtype.name in NOT_SAFETENSORS:
             raise UnsupportedError(
                 f"Tensor {name!r}: the format has no type for it", "Convert it to another type"
@@ -297,7 +305,13 @@ def save_safetensors(
             "data_offsets": [offset, offset + found.nbytes],
         }
         offset += found.nbytes
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise MisuseError(
+            f"A name or a metadata text is no Unicode text: {error.object[error.start :]!r:.40}",
+            "Use texts without lone surrogates",
+        ) from None
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text
     pieces, at = [(0, head)], len(head)

@@ -39,9 +39,10 @@ class Record(NamedTuple):
 class Archive:
     """An archive that is open for reading."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
-        self.file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by __exit__
+        # The directory and the data are of one open file, even if another takes its name meanwhile.
+        self.file = open(os.dup(descriptor), "rb", buffering=0)  # noqa: SIM115 - closed by __exit__
         try:
             self.length = os.fstat(self.file.fileno()).st_size
             self._read_directory()

@@ -278,5 +278,5 @@ def test_more_than_four_gigabytes(tmp_path):
         assert facts["archive/data/0"].file_size == 5 << 30
         assert facts["archive/data/1"].header_offset > 5 << 30
         assert archive.read("archive/version") == b"3\n"
-    with _zip.Archive(str(path)) as archive:
+    with open(path, "rb") as file, _zip.Archive(str(path), file.fileno()) as archive:
         assert archive.below("archive/data/") == {"0": (first, 5 << 30), "1": (second, 16)}

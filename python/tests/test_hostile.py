@@ -308,3 +308,35 @@ def test_compressed_records_are_refused(tmp_path):
         archive.writestr("archive/data.pkl", tensor_pickle())
     with pytest.raises(sidecore.FormatError, match="compressed"):
         sidecore.torch_load(tmp_path / "x", framework="sidecore")
+
+
+#: A pair of a pair of a pair ..: small in memory, endless when it is written out or hashed.
+_PAIRS = b")q\x000" + b"".join(b"h%ch%c\x86q%c0" % (n, n, n + 1) for n in range(60))
+_STORAGE = b"X\x07\x00\x00\x00storagectorch\nByteStorage\n"
+_NUMBERS = b"(" + b"".join(b"J" + struct.pack("<i", n) for n in range(100_000)) + b"lq\x000"
+_LONG = b"X" + struct.pack("<I", 1 << 20) + b"a" * (1 << 20) + b"q\x000"
+_LATIN = b"X\x06\x00\x00\x00latin1q\x020"
+ENDLESS = {
+    "a device": _PAIRS + b"ctorch\ndevice\nh\x3c\x85R.",
+    "a key": _PAIRS + b"(" + _STORAGE + b"h\x3cX\x03\x00\x00\x00cpuK\x00tQ.",
+    "an encoding": _PAIRS + b"c_codecs\nencode\nX\x01\x00\x00\x00ah\x3c\x86R.",
+    "sets": _NUMBERS + b"cbuiltins\nset\nq\x010(" + b"h\x01h\x00\x85R" * 3000 + b"l.",
+    "texts": _LONG + _LATIN + b"c_codecs\nencode\nq\x010(" + b"h\x01h\x00h\x02\x86R" * 4000 + b"l.",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_small_pickle_takes_neither_much_memory_nor_for_ever(tmp_path, name):
+    checkpoint(tmp_path / "x", b"\x80\x02" + ENDLESS[name], {"0": b"abcd"})
+    code = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, ({2 << 30}, {2 << 30}))
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+import sidecore
+try:
+    sidecore.torch_load(sys.argv[1], framework="sidecore")
+except sidecore.FormatError as error:
+    print("FormatError", len(str(error)) < 1000)
+"""
+    done = run_python(code, tmp_path / "x")
+    assert done.stdout.split() == ["FormatError", "True"], done.stderr[-500:]

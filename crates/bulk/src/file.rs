@@ -134,6 +134,11 @@ impl File {
         self.0.bytes().map_err(|e| BulkError::os("measuring", self.0.name(), &e))
     }
 
+    /// The open file itself, for what is neither reading nor writing in bulk.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.buffered.as_fd()
+    }
+
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.0.path

@@ -107,8 +107,20 @@ pub struct Handle {
     file: File,
 }
 
+impl Handle {
+    /// A descriptor of its own.
+    pub fn file(&self) -> std::io::Result<std::fs::File> {
+        self.file.descriptor().try_clone_to_owned().map(Into::into)
+    }
+}
+
 #[pymethods]
 impl Handle {
+    /// The descriptor, as long as this object lasts.
+    fn fileno(&self) -> i32 {
+        std::os::fd::AsRawFd::as_raw_fd(&self.file.descriptor())
+    }
+
     /// Its length in bytes now.
     fn bytes(&self, py: Python<'_>) -> PyResult<u64> {
         self.file.bytes().map_err(|e| errors::engine(py, &e))

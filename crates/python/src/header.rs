@@ -12,7 +12,6 @@
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
@@ -164,15 +163,14 @@ fn format(why: impl Into<String>) -> HeaderError {
     HeaderError::Format(why.into())
 }
 
-/// Reads and checks the header of the file at `path`.
+/// Reads and checks the header of an open file.
 ///
 /// # Errors
 /// [`HeaderError`], with the reason.
 ///
 /// # Cost
 /// Two reads; memory for the header alone.
-pub fn read(path: &Path) -> Result<Header, HeaderError> {
-    let file = File::open(path).map_err(HeaderError::Io)?;
+pub fn read(file: &File) -> Result<Header, HeaderError> {
     let facts = file.metadata().map_err(HeaderError::Io)?;
     if !facts.is_file() {
         return Err(format("it is not a regular file"));
@@ -257,6 +255,12 @@ fn check(name: String, tensor: Described, end: u64, data: u64) -> Result<Entry, 
         Some(total) => return Err(wrong(format!("{total} bits are no whole bytes"))),
         None => return Err(wrong(format!("shape {:?} overflows", tensor.shape))),
     };
+    // Frameworks multiply the other lengths of an empty tensor all the same.
+    let lengths = tensor.shape.iter().filter(|n| **n > 0);
+    let product = lengths.into_iter().try_fold(*bits, |product, n| product.checked_mul(*n));
+    if product.is_none_or(|product| i64::try_from(product).is_err()) {
+        return Err(wrong(format!("shape {:?} overflows", tensor.shape)));
+    }
     if bytes != stop - begin {
         return Err(wrong(format!(
             "{} of shape {:?} takes {bytes} bytes, its range has {}",

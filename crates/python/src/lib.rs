@@ -14,10 +14,10 @@ mod header;
 mod memory;
 mod save;
 
-use std::path::PathBuf;
-
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use crate::engine::Handle;
 
 /// The compiled part of the package `sidecore`.
 #[pymodule]
@@ -49,10 +49,16 @@ type Listed = (String, String, Vec<u64>, u64, u64);
 /// Tensors, and the metadata in the file's order.
 type Read = (Vec<Listed>, Vec<(String, String)>);
 
-/// The tensors of a safetensors file in the order of their data, and its metadata.
+/// The tensors of a safetensors file in the order of their data, and its metadata: of the file that is
+/// open, whatever has its name by now.
 #[pyfunction]
-fn read_header(py: Python<'_>, path: PathBuf) -> PyResult<Read> {
-    let header = py.detach(|| header::read(&path)).map_err(|error| match error {
+fn read_header(py: Python<'_>, handle: &Bound<'_, Handle>) -> PyResult<Read> {
+    let handle = handle.get();
+    let read = || {
+        let file = handle.file().map_err(header::HeaderError::Io)?;
+        header::read(&file)
+    };
+    let header = py.detach(read).map_err(|error| match error {
         header::HeaderError::Io(error) => errors::os(&error),
         header::HeaderError::Format(why) => PyValueError::new_err(why),
     })?;

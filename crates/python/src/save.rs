@@ -51,6 +51,28 @@ fn folder(of: &Path) -> &Path {
     }
 }
 
+/// Makes a file beside `target` of a name that nobody has: a process of the same number may have been
+/// killed and have left one.
+fn make_temporary(target: &Path) -> io::Result<(PathBuf, File)> {
+    const TRIES: u32 = 1000;
+    /// Names have at most 255 bytes, and the rest of this one fewer than 55.
+    const NAME_CHARS_MAX: usize = 50;
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let name: String = name.chars().take(NAME_CHARS_MAX).collect();
+    let mut tries = 0;
+    loop {
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let hidden = format!(".{name}.{}-{serial}.tmp", std::process::id());
+        let temporary = folder(target).join(hidden);
+        tries += 1;
+        match File::options().read(true).write(true).create_new(true).open(&temporary) {
+            Ok(file) => return Ok((temporary, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 #[pymethods]
 impl Save {
     /// Makes the temporary file, with the rights of the one that it will replace.
@@ -58,21 +80,19 @@ impl Save {
     fn new(target: PathBuf) -> PyResult<Self> {
         // A link stays a link: what it leads to is replaced.
         let target = std::fs::canonicalize(&target).unwrap_or(target);
-        let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let hidden = format!(".{name}.{}-{serial}.tmp", std::process::id());
-        let temporary = folder(&target).join(hidden);
-        let file = File::options().read(true).write(true).create_new(true).open(&temporary);
-        let file = file.map_err(|e| os(&e))?;
+        let old = std::fs::metadata(&target).ok();
+        if let Some(old) = old.as_ref().filter(|old| !old.is_file()) {
+            /// Source: Linux.
+            const EISDIR: i32 = 21;
+            const EINVAL: i32 = 22;
+            // A rename would put a file into its place, even of a device.
+            let number = if old.is_dir() { EISDIR } else { EINVAL };
+            return Err(PyOSError::new_err((number, "it is no regular file")));
+        }
+        let (temporary, file) = make_temporary(&target).map_err(|e| os(&e))?;
         let save = Self { target, temporary, file, ended: false.into() };
-        if let Ok(facts) = std::fs::metadata(&save.target) {
-            if facts.is_dir() {
-                /// Source: Linux.
-                const EISDIR: i32 = 21;
-                let why = "it is a folder";
-                return Err(PyOSError::new_err((EISDIR, why)));
-            }
-            let mode = facts.permissions().mode() & 0o777;
+        if let Some(old) = old {
+            let mode = old.permissions().mode() & 0o777;
             save.file.set_permissions(Permissions::from_mode(mode)).map_err(|e| os(&e))?;
         }
         Ok(save)
