@@ -161,6 +161,30 @@ fn somebody_without_room_for_long_gets_a_new_epoch() {
     }
 }
 
+/// Found by a seed whose second stuck queue nobody could take down: a new epoch that came while an Abort
+/// was under way left its answer untaken, and the drive allows only a few at a time.
+#[test]
+fn aborts_that_a_new_epoch_leaves_behind_do_not_use_up_the_drives_limit() {
+    const ROUNDS: u32 = 5;
+    let faults = format!("lost:n={ROUNDS},every=1;late:n=1,every=1,ms=60000");
+    let mut bed = Bed::new(&faults, options(Polling::Cpu), 1);
+    for epoch in 1..=ROUNDS {
+        bed.read(0, 1, 0);
+        bed.settle();
+        // Both at once: the Abort is sent, and nobody waits for it.
+        bed.complain(0, 1);
+        bed.complain(0, IDS);
+        bed.run_until(|bed| bed.state(0) == (QUEUE_OPEN, epoch + 1));
+        bed.enter_epoch(0);
+    }
+    assert_eq!(bed.queues.counters_now()[0].aborts, u64::from(ROUNDS));
+    bed.read(0, 2, 0);
+    bed.settle();
+    bed.complain(0, 2);
+    bed.run_until(|bed| bed.status(0, 2).is_some());
+    assert_eq!(bed.status(0, 2), Some(0x07), "aborted, as any late command is");
+}
+
 #[test]
 fn stale_complaints_do_nothing() {
     let mut bed = Bed::new("", options(Polling::Cpu), 1);
