@@ -84,10 +84,11 @@ def load_safetensors(
     """
     where = _frameworks.device(device)
     kind = _frameworks.framework(framework, where)
-    paths = _resolve(files)
+    paths, named = _resolve(files)
     engine = _engine.engine(where.gpu, paths[0])
     shards = [_read_header(path, engine) for path in paths]
     _no_name_twice(shards)
+    _all_there(shards, named)
     if names is not None:
         shards = _only(shards, names)
     for shard in shards:
@@ -114,35 +115,39 @@ def safetensors_metadata(file: str | os.PathLike[str]) -> dict[str, str]:
     return _read_header(path, _engine.engine(None, path)).metadata
 
 
-def _resolve(files: Any) -> list[str]:
-    """The shards that an argument names: a file, a list of them, an index, or a folder."""
+def _resolve(files: Any) -> tuple[list[str], dict[str, str]]:
+    """The shards that an argument names: a file, a list of them, an index, or a folder.
+
+    Also which tensor an index expects in which of them.
+    """
     if isinstance(files, (str, os.PathLike)):
         path = Path(files)
         if path.is_dir():
             return _resolve_folder(path)
         if path.name.endswith(".json"):
             return _resolve_index(path)
-        return [os.fspath(path)]
+        return [os.fspath(path)], {}
     paths = [os.fspath(path) for path in files]
     if not paths:
         raise MisuseError("The list of files is empty", "Name at least one")
-    return paths
+    return paths, {}
 
 
-def _resolve_folder(folder: Path) -> list[str]:
+def _resolve_folder(folder: Path) -> tuple[list[str], dict[str, str]]:
     indices = sorted(folder.glob("*.safetensors.index.json"))
     if len(indices) == 1:
         return _resolve_index(indices[0])
     found = sorted(os.fspath(path) for path in folder.glob("*.safetensors"))
     if not found:
         raise MisuseError(f"{folder} has no *.safetensors file", "Name another folder or a file")
-    return found
+    return found, {}
 
 
-def _resolve_index(path: Path) -> list[str]:
+def _resolve_index(path: Path) -> tuple[list[str], dict[str, str]]:
     try:
         index = json.loads(path.read_bytes())
-        shards = sorted(set(index["weight_map"].values()))
+        weight_map = dict(index["weight_map"])
+        shards = sorted(set(weight_map.values()))
     except OSError as error:
         raise from_os(error, "Reading", path) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -159,7 +164,8 @@ def _resolve_index(path: Path) -> list[str]:
             )
     if not shards:
         raise FormatError(f"{path} names no shard", "Get the index from its source again")
-    return [os.fspath(path.parent / name) for name in shards]
+    beside = {name: os.fspath(path.parent / name) for name in shards}
+    return list(beside.values()), {tensor: beside[shard] for tensor, shard in weight_map.items()}
 
 
 def _read_header(path: str, engine: _engine.Engine) -> _Shard:
@@ -191,6 +197,17 @@ def _no_name_twice(shards: list[_Shard]) -> None:
                     f"Tensor {entry.name!r} is in {other} and in {shard.path}",
                     "Load the files one by one",
                 )
+
+
+def _all_there(shards: list[_Shard], named: Mapping[str, str]) -> None:
+    has = {shard.path: {entry.name for entry in shard.entries} for shard in shards}
+    missing = sorted(tensor for tensor, path in named.items() if tensor not in has[path])
+    if missing:
+        raise FormatError(
+            f"The index names {missing[0]!r} in {named[missing[0]]}, which lacks it "
+            f"({len(missing)} tensors are missing)",
+            "Get the index and the shards from one source again",
+        )
 
 
 def _only(shards: list[_Shard], names: Iterable[str]) -> list[_Shard]:

@@ -180,7 +180,7 @@ def test_the_gil_is_released(file, tmp_path):
     try:
         target = bytearray(256 * MIB)
         with sidecore.File(large) as opened:
-            # Where all is busy the other thread may get no turn in one read; in none of many, never.
+            # Where all is busy the other thread may get no turn in one read; in many it gets one.
             for _ in range(30):
                 before = counted
                 opened.read(target)

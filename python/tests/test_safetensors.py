@@ -189,6 +189,16 @@ def test_an_index_names_files_beside_it_only(tmp_path, shard):
         sidecore.load_safetensors(tmp_path / "i.json", framework="sidecore")
 
 
+def test_a_tensor_that_only_the_index_knows_is_missed(tmp_path):
+    sharded(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    known = json.loads(index.read_text())
+    known["weight_map"]["layer1.9"] = known["weight_map"]["layer1.0"]
+    index.write_text(json.dumps(known))
+    with pytest.raises(sidecore.FormatError, match=r"'layer1.9' in .*-00002-of.*1 tensors"):
+        sidecore.load_safetensors(index, framework="sidecore")
+
+
 def test_some_tensors_only(tmp_path, framework):
     tensors = sharded(tmp_path)
     before = read_bytes()
