@@ -120,6 +120,20 @@ fn a_lost_command_ends_by_a_new_epoch_and_others_complete_before_it() {
 }
 
 #[test]
+fn an_entry_that_a_lane_took_says_nothing_about_the_next_command_of_its_id() {
+    // The second command is lost; the entry of the first is still there when the host drains.
+    let mut bed = Bed::new("lost:n=1,every=1,after=1", options(Polling::Gpu), 1);
+    bed.read(0, 3, 0);
+    bed.settle();
+    bed.take_entry(0, 0);
+    bed.read(0, 3, 1);
+    bed.settle();
+    bed.complain(0, 3);
+    bed.run_until(|bed| bed.state(0) == (QUEUE_OPEN, 2));
+    assert_eq!(bed.status_of(0, 3, 1), Some(status::TIMED_OUT));
+}
+
+#[test]
 fn lanes_that_are_inside_hold_up_a_new_epoch() {
     let mut bed = Bed::new("lost:n=1,every=1", options(Polling::Cpu), 1);
     bed.read(0, 1, 0);

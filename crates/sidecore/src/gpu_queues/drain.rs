@@ -74,6 +74,8 @@ pub(super) struct Drain {
     origin: u64,
     /// By command id: the SQ head of its last completion, or the origin.
     last: Box<[u64]>,
+    /// By slot: the last position that a lane took for itself. Empty but in an epoch's last draining.
+    taken: Box<[u64]>,
     pub counts: QueueCounters,
 }
 
@@ -91,6 +93,7 @@ impl Drain {
             sq_head: 0,
             origin: 0,
             last: vec![0; ids].into_boxed_slice(),
+            taken: Box::default(),
             counts: QueueCounters::default(),
             parts,
         }
@@ -101,6 +104,7 @@ impl Drain {
         (self.head, self.sq_head, self.epoch) = (start, start, epoch);
         self.origin = start;
         self.last.fill(start);
+        self.taken = Box::default();
         self.frozen = false;
         self.hold = match owner {
             Owner::Cpu => Hold::Cpu,
@@ -116,8 +120,12 @@ impl Drain {
     }
 
     /// Takes the queue from lanes that can touch it no more, at their last word.
-    pub fn seize(&mut self, now_ns: u64, cq_head: u64, sq_head: u64) {
+    ///
+    /// A lane may have `taken` entries that the head is not past, and may have sent its command ids
+    /// again since: those entries say nothing about the commands that have the ids now.
+    pub fn seize(&mut self, now_ns: u64, cq_head: u64, sq_head: u64, taken: Box<[u64]>) {
         self.frozen = true;
+        self.taken = taken;
         if self.is_lanes() {
             if self.copoll.is_some() {
                 self.note_flip(now_ns, Owner::Gpu, FlipReason::Recovery, 0);
@@ -204,6 +212,7 @@ impl Drain {
             if Completion::phase_of_half(half) != phase_of(head, depth_log2) {
                 break;
             }
+            let position = head;
             head = head.wrapping_add(1);
             let entry = Entry::of(half);
             let index = usize::from(entry.id);
@@ -222,6 +231,9 @@ impl Drain {
                 continue;
             }
             *last = self.sq_head;
+            if self.taken.get(slot) == Some(&position) {
+                continue;
+            }
             let word = CompletionWord::done(self.epoch, entry.status, entry.sq_head, 0);
             memory.store_completion(index, word);
         }

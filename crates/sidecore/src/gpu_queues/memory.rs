@@ -158,7 +158,8 @@ impl SetMemory {
         options: &QueueOptions,
     ) -> Result<Self, EngineError> {
         let layout = Layout::of(options);
-        let scratch_bytes = (OWNER_AT + 16 * options.command_ids as usize).next_multiple_of(LINE);
+        let words = (2 * options.command_ids).max(options.depth) as usize;
+        let scratch_bytes = (OWNER_AT + 8 * words).next_multiple_of(LINE);
         let all = |bytes: usize| bytes as u64 * u64::from(count);
         let device = gpu.allocate_device(all(layout.device_bytes))?;
         if device.window.is_none() {
@@ -370,6 +371,13 @@ impl PairMemory {
         self.fetch(self.layout.cids, 8 * ids, 0)?;
         let state = |id| CidState { cid: self.word(8 * id), completion: self.word(8 * (ids + id)) };
         Ok((0..ids).map(state).collect())
+    }
+
+    /// Reads, by slot of the CQ, the last position whose entry a lane took for itself.
+    pub fn head_marks(&self) -> Result<Box<[u64]>, EngineError> {
+        let slots = self.options.depth as usize;
+        self.fetch(self.layout.head_marks, 8 * slots, 0)?;
+        Ok((0..slots).map(|slot| self.word(8 * slot)).collect())
     }
 
     /// Makes everything as a new epoch needs it, but for the state word: no lane is inside, and the

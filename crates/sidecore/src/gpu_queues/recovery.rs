@@ -328,7 +328,8 @@ impl Care {
             return;
         }
         // No lane touches the queues from here on.
-        self.pair.drain().seize(now_ns, positions.cq_head, positions.sq_head);
+        let Ok(taken) = self.pair.memory.head_marks() else { return };
+        self.pair.drain().seize(now_ns, positions.cq_head, positions.sq_head, taken);
         self.start = [positions.cq_head, positions.tail, positions.sq_head]
             .into_iter()
             .fold(positions.in_ticket, |most, one| if later(one, most) { one } else { most });

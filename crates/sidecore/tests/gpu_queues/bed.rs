@@ -292,6 +292,14 @@ impl Bed {
         (hand.epoch, hand.tail, hand.head) = (epoch, start, start);
     }
 
+    /// A lane takes the entry at a position for itself; nobody moves the head past it yet.
+    pub fn take_entry(&self, pair: usize, position: u64) {
+        let hand = &self.hands[pair];
+        let slot = usize::try_from(position & u64::from(DEPTH - 1)).expect("small");
+        let mark = at(&hand.window, hand.view.head_marks) + 8 * slot;
+        hand.window.u64_at(mark).store(position, Ordering::Relaxed);
+    }
+
     /// Whoever has the queue drains it: the agent, or else the hand as a lane does.
     pub fn drain_as_lane_or_agent(&mut self, pair: usize) {
         let cpu = !self.agents.is_empty() && self.owner(pair).owner() == abi::queue::OWNER_CPU;
