@@ -152,7 +152,8 @@ mod tests {
 
     fn row(path: &str, sms: u32, bytes_per_s: f64) -> Row {
         let iops = bytes_per_s / 4096.0;
-        Row { path: path.into(), sms, bytes_per_s, iops, simulated: true, ..Row::default() }
+        let gpu = "simulated GPU".into();
+        Row { path: path.into(), sms, bytes_per_s, iops, gpu, simulated: true, ..Row::default() }
     }
 
     #[test]
@@ -174,6 +175,15 @@ mod tests {
         let rows = [row("bam", 1, 1e9), row("copilot", 1, 5.0), row("bam", 96, 2e9)];
         let svg = artifact_plot(&rows, &[PathName::Bam, PathName::Copilot], &[1, 96], "matched");
         assert_eq!(svg.matches("class=\"bar\"").count(), 3);
-        assert!(svg.contains("matched"));
+        assert!(svg.contains("simulated") && svg.contains("matched"));
+    }
+
+    #[test]
+    fn the_plot_of_a_real_gpu_names_it_and_calls_the_drive_an_emulation() {
+        let gpu = "NVIDIA H200".to_owned();
+        let rows = [Row { gpu, simulated: false, ..row("bam", 1, 1e9) }];
+        let svg = artifact_plot(&rows, &[PathName::Bam], &[1], "matched");
+        assert!(svg.contains("NVIDIA H200") && svg.contains("emulation"));
+        assert!(!svg.contains("simulated"));
     }
 }
