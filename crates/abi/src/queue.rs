@@ -31,7 +31,9 @@
 //!
 //! *Locks* combine: who adds 1 to `tail_lock` or `head_lock` and finds 0 holds it; others leave at
 //! once, and the holder, which gives it back by a swap of what it saw for 0, goes once more where the
-//! swap fails. So nothing that was marked before is left behind, and nobody waits for a lock.
+//! swap fails. So nothing that was marked before is left behind, and nobody waits for a lock. Who asks
+//! for everything in the CQ adds 1 to the upper half of `head_lock` as well: the holder's next pass is
+//! over everything then, whatever its own was, since lanes may wait for it to go before they take theirs.
 //!
 //! *A new epoch.* The host stores `state` = [`QUEUE_QUIESCED`] with the old epoch, fences fully, and
 //! waits until it reads `inside` = 0 and `head_lock` = 0 (through the window or by a copy: this is

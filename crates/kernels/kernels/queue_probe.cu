@@ -142,6 +142,51 @@ SC_DEVICE void read_batches(const abi::QueueProbeArgs& args) {
   p.report();
 }
 
+/// A lane that wants others' entries drained, as one without room does; but it asks only whoever is at
+/// it, and while there is something to drain.
+class Asker : public Bam {
+ public:
+  SC_DEVICE void ask() {
+    const u64 head = arch::load_relaxed_device(&state()->cq_head);
+    if (arch::load_relaxed_device(&state()->head_lock) == 0) return;
+    if (is_new(load_answer(head), head)) drain(true);
+  }
+};
+
+/// The lanes of the first block have a read in flight each, and wait for them one after the other, the
+/// last first: nobody looks for the ends of the others until then, as where lanes that have found
+/// theirs wait for the rest of their warp. The lanes of the other blocks ask them to drain everything.
+SC_DEVICE void read_in_turn(const abi::QueueProbeArgs& args) {
+  Probe<Asker> p(args);
+  if (!p.attached()) return p.report();
+  if (arch::block_index() != 0) {
+    const u64* const results = reinterpret_cast<const u64*>(args.results);
+    for (u32 lane = 0; lane < arch::block_threads();) {
+      if (arch::load_relaxed(results + lane * 4 + 3) >> 32 != 0) {
+        ++lane;
+        continue;
+      }
+      p.queue.ask();
+      arch::pause(32, "queue: an end of another block");
+    }
+    return p.report();
+  }
+  const Lanes lanes = Lanes::here();
+  for (u32 round = 0; round < args.rounds; ++round) {
+    const QueueTransfer t = p.transfer(round, 0);
+    p.poison(0);
+    QueueHandle handle = p.queue.submit_read(lanes, t, args.patience_ns);
+    for (u32 turn = 32; turn-- > 0;) {
+      if (turn == arch::lane_index()) p.queue.wait(handle);
+      arch::sync_warp(lanes.mask);
+    }
+    p.queue.retire(handle);
+    p.count(handle.completion);
+    if (handle.completion.ok()) p.check(0, t.namespace_offset, 0);
+  }
+  p.report();
+}
+
 /// Each lane writes its own part of the namespace with generation `seed`, flushes, and reads it back.
 template <class Queue>
 SC_DEVICE void write_rounds(const abi::QueueProbeArgs& args) {
@@ -192,6 +237,7 @@ SC_DEVICE void give_up(const abi::QueueProbeArgs& args) {
 
 SC_KERNEL(sidecore_bam_read, sidecore::abi::QueueProbeArgs, args) { read_rounds<Bam>(args); }
 SC_KERNEL(sidecore_bam_batch, sidecore::abi::QueueProbeArgs, args) { read_batches<Bam>(args); }
+SC_KERNEL(sidecore_bam_turns, sidecore::abi::QueueProbeArgs, args) { read_in_turn(args); }
 SC_KERNEL(sidecore_bam_write, sidecore::abi::QueueProbeArgs, args) { write_rounds<Bam>(args); }
 SC_KERNEL(sidecore_bam_give_up, sidecore::abi::QueueProbeArgs, args) { give_up<Bam>(args); }
 SC_KERNEL(sidecore_copilot_read, sidecore::abi::QueueProbeArgs, args) { read_rounds<Copilot>(args); }

@@ -64,6 +64,9 @@ kernels! {
     BAM_GIVE_UP = sidecore_bam_give_up in QUEUE_PROBE;
     /// Reads and checks; lanes leave early, commands in flight behind them.
     BAM_READ = sidecore_bam_read in QUEUE_PROBE;
+    /// The first block reads, its lanes waiting for their ends one after the other; the other blocks ask
+    /// whoever drains for more. Blocks of one warp at most; results are zero before.
+    BAM_TURNS = sidecore_bam_turns in QUEUE_PROBE;
     /// Writes, flushes, reads back and checks.
     BAM_WRITE = sidecore_bam_write in QUEUE_PROBE;
     /// Does planned I/Os over `bam` queue pairs; takes `abi::bench::QueueBenchArgs`.

@@ -72,6 +72,7 @@ macro_rules! for_each_case {
             pairs::a_lane_attaches_only_to_a_pair_of_its_protocol,
             pairs::the_completion_queue_changes_hands,
             pairs::second_reads_are_shared_and_counted_apart,
+            pairs::who_drains_for_others_leaves_nothing_to_lanes_that_wait_for_it,
             queues::lanes_move_every_byte_over_queue_pairs_in_all_placements,
             queues::more_in_flight_than_queues_are_deep,
             queues::faults_of_the_drive_reach_the_lanes_that_they_hit,

@@ -65,6 +65,7 @@ fn run(pair: &mut QueueBed, kernel: &Kernel, probe: Probe) -> Ran {
     let window = buffer.window.clone().expect("the drive stores through a window");
     pair.map.register(window.clone()).unwrap();
     let results = gpu.allocate_host(lanes as u64 * 32).unwrap();
+    results.fill(0, lanes * 32, 0);
     let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap();
     let args = QueueProbeArgs {
         queue: pair.view(),
@@ -334,5 +335,20 @@ pub fn second_reads_are_shared_and_counted_apart(gpu: &Arc<dyn Gpu>) {
         let commands = bed.controller.counters().read().io_commands;
         assert_eq!(commands, u64::from(seen.succeeded) + fences, "{}", batch.name);
         assert!(fences > 0 && fences <= u64::from(seen.succeeded), "{fences}");
+    }
+}
+
+/// The lane that holds the lock goes on for as long as others ask it to; lanes of its warp that cannot
+/// take their ends until it has done with that are drained for.
+pub fn who_drains_for_others_leaves_nothing_to_lanes_that_wait_for_it(gpu: &Arc<dyn Gpu>) {
+    for (depth_log2, threads) in [(2, 2), (3, 4), (6, 32)] {
+        let mut bed = QueueBed::on(gpu, Config { cid_log2: 9, ..Config::bam(depth_log2) });
+        let probe = Probe { blocks: 6, threads, rounds: 16, ..Probe::default() };
+        let seen = run(&mut bed, &kernels::BAM_TURNS, probe).seen;
+        assert_eq!(
+            (seen.succeeded, seen.failed, seen.wrong_bytes),
+            (16 * threads, 0, 0),
+            "{seen:?}"
+        );
     }
 }

@@ -42,6 +42,8 @@ struct Case {
     kernel: Kernel,
     trouble: Trouble,
     batch: u32,
+    /// Lanes of a warp; each block is one.
+    warp: u32,
 }
 
 impl Case {
@@ -79,7 +81,7 @@ impl Case {
             (Trouble::Duplicates, _) | (_, 4) => 9,
             _ => 4,
         };
-        Self { config, kernel: if batch == 1 { reads } else { batches }, trouble, batch }
+        Self { config, kernel: if batch == 1 { reads } else { batches }, trouble, batch, warp: 32 }
     }
 }
 
@@ -128,7 +130,8 @@ fn run(seed: u64, case: &Case) -> Ran {
     }
     let bed = Rc::new(RefCell::new(bed));
     add_agents(&mut simulation, seed, case, &bed, &agent);
-    let shape = Shape { blocks: 2, threads_per_block: 32 };
+    let lanes = u32::try_from(LANES).unwrap();
+    let shape = Shape { blocks: lanes / case.warp, threads_per_block: case.warp };
     simulation.launch(case.kernel.simulated, shape, args.as_bytes()).unwrap();
     let outcome = simulation.run(LIMITS).unwrap_or_else(|stuck| panic!("{stuck}"));
     drop(simulation);
@@ -286,4 +289,25 @@ fn every_seed_moves_the_right_bytes() {
 #[test]
 fn a_seed_replays() {
     assert_eq!(try_seed(3), try_seed(3));
+}
+
+fn try_turns(seed: u64) -> (u64, u64, u64) {
+    let draw = |bound: u64| u32::try_from(seed % bound).unwrap();
+    let mut config = Config::bam(2 + draw(3));
+    (config.cid_log2, config.prp_lists) = (9, false);
+    let warp = 2 << (draw(6) / 3);
+    let kernel = kernels::BAM_TURNS;
+    let ran = run(seed, &Case { config, kernel, trouble: Trouble::None, batch: 1, warp });
+    let seen = ran.seen;
+    assert_eq!((seen.succeeded, seen.failed, seen.wrong_bytes), (4 * warp, 0, 0), "seed {seed}");
+    ran.trace
+}
+
+/// The lane that holds the lock of a CQ goes on for as long as others ask it to. What it leaves to lanes
+/// that cannot take theirs before it has done with that, others want drained: so it must not leave it.
+#[test]
+fn who_drains_for_others_leaves_nothing_to_lanes_that_wait_for_it() {
+    seeds::each(seeds::count().unwrap_or(SEEDS), |seed| {
+        seeds::try_and_tell(seed, "turns", "queues who_drains", || try_turns(seed));
+    });
 }

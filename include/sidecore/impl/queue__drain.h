@@ -116,8 +116,13 @@ SC_DEVICE void QueuePair<P>::pass(bool everything) {
   protocol().head_moved(to);
 }
 
-/// Asks for a pass. Who holds the lock makes it, and one more for those who asked meanwhile; so what
-/// was taken before asking is never left behind.
+/// What a request adds to the lock: one, and in the upper half how many of them ask for everything.
+constexpr u64 QUEUE_ASKS = 1;
+constexpr u64 QUEUE_ASKS_ALL = 1ull << 32 | 1;
+
+/// Asks for a pass. Who holds the lock makes it, and one more for those who asked meanwhile, over
+/// everything if one of them asked for that; so what was taken before asking is never left behind, and
+/// neither is what lanes that cannot go on before the holder does have not taken.
 template <class P>
 SC_OUTLINE void QueuePair<P>::drain(bool everything) {
   // While the host has the queues, lanes leave the lock alone: the host waits until it is free.
@@ -125,8 +130,9 @@ SC_OUTLINE void QueuePair<P>::drain(bool everything) {
   u64* const lock = &state()->head_lock;
   // This lane's marks before the request.
   arch::fence_system();
-  u64 asked = arch::fetch_add_device(lock, 1ull) + 1;
-  if (asked != 1) return;
+  const u64 ask = everything ? QUEUE_ASKS_ALL : QUEUE_ASKS;
+  u64 asked = arch::fetch_add_device(lock, ask) + ask;
+  if (asked != ask) return;
   for (;;) {
     // Others' marks; and, for the host: this lane sees its state and owner, or it sees the lock.
     arch::fence_total_system();
@@ -134,6 +140,7 @@ SC_OUTLINE void QueuePair<P>::drain(bool everything) {
     arch::fence_system();
     const u64 seen = arch::cas_device(lock, asked, 0ull);
     if (seen == asked) return;
+    everything = seen >> 32 != asked >> 32;
     asked = seen;
   }
 }
