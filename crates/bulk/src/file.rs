@@ -78,13 +78,14 @@ impl Inner {
             .map_err(|e| os("opening", path, e))?;
         let stat = rustix::fs::fstat(&buffered).map_err(|e| os("looking at", path, e))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind == FileType::Directory {
+            // For reading the system opens it.
+            return Err(os("opening", path, rustix::io::Errno::ISDIR));
+        }
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
-            let why = match kind {
-                FileType::Directory => "it is a directory; name a file in it",
-                _ => "it is neither a file nor a block device",
-            };
             let what = format!("opening {}", path.display());
-            return Err(BulkError::Unsupported { what, why: why.to_owned() });
+            let why = "it is neither a file nor a block device; name one".to_owned();
+            return Err(BulkError::Unsupported { what, why });
         }
         let residency = residency(stat.st_dev, kind, buffered.as_fd());
         let (path, buffered) = (path.to_owned(), Arc::new(buffered));

@@ -207,7 +207,7 @@ impl Core {
             }
             if work.workers.is_empty() {
                 let what = "transfers in the order of streams".to_owned();
-                let why = "no thread could be started".to_owned();
+                let why = "no thread could be started; raise the limit of threads".to_owned();
                 return Err(BulkError::Unsupported { what, why });
             }
             work.prepare = true;
@@ -371,7 +371,8 @@ impl Core {
                     gates.waiting.pop();
                     drop(gates);
                     let what = "waiting for a stream".to_owned();
-                    let why = format!("no thread could be started: {error}");
+                    let why =
+                        format!("no thread could be started: {error}; raise the limit of threads");
                     return job.abandon(BulkError::Unsupported { what, why }, &self.counters);
                 }
             }
