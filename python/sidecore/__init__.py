@@ -23,6 +23,7 @@ from ._errors import (
     RouteError,
     ShortReadError,
     UnsupportedError,
+    WaitError,
 )
 from ._file import File, IOFuture, IOFutureStream, read_files, read_rows
 from ._report import configure, explain, prepare, stats
@@ -44,6 +45,7 @@ __all__ = [
     "ShortReadError",
     "Tensor",
     "UnsupportedError",
+    "WaitError",
     "__version__",
     "configure",
     "explain",

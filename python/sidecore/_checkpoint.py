@@ -8,7 +8,7 @@ lie, many at a time, straight to where the tensors shall be.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from . import _arrays, _dtypes, _engine, _frameworks, _pickle, _zip
 from ._dtypes import BY_STORAGE, BY_TORCH, DTYPES, DType
 from ._errors import FormatError, UnsupportedError, from_os
 from ._frameworks import Block, Device, Framework
+from ._paths import path as path_of
 from ._progress import progress_for
 
 _AGAIN = "Get the file from its source again"
@@ -69,7 +70,7 @@ def torch_load(
     """
     where = _frameworks.device(device)
     kind = _frameworks.framework(framework, where)
-    path = os.fspath(file)
+    path = path_of(file)
     engine = _engine.engine(where.gpu, path)
     handle = engine.open(path, "r")
     try:
@@ -263,6 +264,14 @@ class _Builder(_pickle.Builder):
     def frozenset(self, items: Any = ()) -> frozenset:
         return frozenset(self.set(items))
 
+    def bytearray(self, text: Any = "", encoding: Any = "latin1") -> bytearray:
+        return bytearray(text if type(text) is bytes else self.encode(text, encoding))
+
+    def counter(self, items: Any = None) -> Counter:
+        if items is not None and type(items) is not dict:
+            raise FormatError(f"{self.path}: counts of an unknown form", _AGAIN)
+        return Counter(items)
+
     def complex(self, real: float = 0.0, imaginary: float = 0.0) -> complex:
         if type(real) is not float or type(imaginary) is not float:
             raise FormatError(f"{self.path}: a complex number of no numbers", _AGAIN)
@@ -274,7 +283,10 @@ _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor_v3"): _Builder.tensor_of,
     ("torch._utils", "_rebuild_parameter"): _Builder.parameter,
     ("collections", "OrderedDict"): _Builder.ordered,
+    ("collections", "Counter"): _Builder.counter,
     ("_codecs", "encode"): _Builder.encode,
+    ("__builtin__", "bytearray"): _Builder.bytearray,
+    ("builtins", "bytearray"): _Builder.bytearray,
     ("__builtin__", "set"): _Builder.set,
     ("builtins", "set"): _Builder.set,
     ("__builtin__", "frozenset"): _Builder.frozenset,
@@ -366,7 +378,7 @@ def torch_save(
     collected = _Collected()
     draft = _pickle.Writer(collected.collect)
     draft.object(value)
-    collected.group(os.fspath(file))
+    collected.group(path_of(file))
     writer = _pickle.Writer(collected.write)
     writer.object(value)
     archive = _zip.Layout("archive")

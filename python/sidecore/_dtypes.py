@@ -23,7 +23,6 @@ class DType(NamedTuple):
     #: The storage class that torch's files name; none where they name the type itself.
     storage: str | None
     #: Place in the order by which tensors are laid out in a file.
-    #: Place in the order by which tensors are laid out in a file.
     order: int
 
     @property
@@ -56,12 +55,13 @@ _ROWS = [
     ("F64", 64, "float64", "float64", "<f8", 2, "DoubleStorage"),
     ("I64", 64, "int64", "int64", "<i8", 0, "LongStorage"),
     ("U64", 64, "uint64", "uint64", "<u8", 1, None),
-    # Not of the safetensors format; torch's own files have it.
+    # Not of the safetensors format; torch's own files have them.
+    ("C32", 32, "complex32", None, None, 5, None),
     ("C128", 128, "complex128", "complex128", "<c16", 5, "ComplexDoubleStorage"),
 ]
 DTYPES = {row[0]: DType(*row, order) for order, row in enumerate(_ROWS)}
 #: Types that the safetensors format has no name for.
-NOT_SAFETENSORS = {"C128"}
+NOT_SAFETENSORS = {"C32", "C128"}
 
 BY_TORCH = {d.torch: d for d in DTYPES.values() if d.torch}
 BY_STORAGE = {d.storage: d for d in DTYPES.values() if d.storage}

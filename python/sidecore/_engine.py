@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from . import _sidecore
 from ._errors import DeviceError, Error, ExhaustedError, from_os
+from ._paths import path as path_of
 
 _lock = threading.Lock()
 #: By GPU and by the name of what ``sidecore tune`` measured for a file system, ``None`` without.
@@ -53,9 +54,9 @@ class Engine:
                 'Install what is missing, or work on the host: device="cpu"',
             ) from None
 
-    def open(self, path: str | os.PathLike[str], mode: str) -> Any:
+    def open(self, path: str, mode: str) -> Any:
         """An open file, for :class:`Request`."""
-        return self.raw.open(os.fspath(path), mode)
+        return self.raw.open(path, mode)
 
     def transfer(self, requests: Sequence[Request], progress: Any = None) -> int:
         """Reads all, in parallel, each to its last byte; returns how many bytes."""
@@ -75,13 +76,13 @@ def raw(request: Request) -> tuple[Any, int, int, int, bool, Any]:
     return handle, offset, address, nbytes, device is not None, owner
 
 
-def engine(device: int | None, path: str | os.PathLike[str] | None = None) -> Engine:
+def engine(device: int | None, path: str | None = None) -> Engine:
     """The engine of a GPU, or of the host; for files near ``path``, as it was tuned for these."""
     with _lock:
         found = _engine(device, None, None)
         if path is None:
             return found
-        folder = os.path.dirname(os.fspath(path)) or "."
+        folder = os.path.dirname(path) or "."
         try:
             number = os.stat(folder).st_dev
         except OSError:
@@ -161,7 +162,7 @@ def save(
 
     ``layout`` makes ``pieces`` from the sums of the payload, where those are wanted.
     """
-    path = os.fspath(file)
+    path = path_of(file)
     by_device: dict[int | None, list[tuple[int, Any]]] = {}
     for offset, memory in payload:
         by_device.setdefault(memory.device, []).append((offset, memory))

@@ -24,6 +24,10 @@ class Error(Exception):
         self.remedy = remedy
         super().__init__(f"{cause}. {remedy}" if remedy else cause)
 
+    def __reduce__(self) -> tuple:
+        # Errors of worker processes come back as pickles.
+        return _again, (type(self), self.cause, self.remedy, None, None, self.code)
+
 
 class FormatError(Error, ValueError):
     """A file's content is not what its format says: damaged, truncated, or hostile."""
@@ -77,6 +81,9 @@ class IoError(Error, OSError):
     def __str__(self) -> str:
         return f"{self.cause}. {self.remedy}" if self.remedy else self.cause
 
+    def __reduce__(self) -> tuple:
+        return _again, (type(self), self.cause, self.remedy, self.errno, self.filename, self.code)
+
 
 class ShortReadError(IoError):
     """A file ended before the bytes that it should have: it was truncated meanwhile."""
@@ -84,11 +91,75 @@ class ShortReadError(IoError):
     code = "short_read"
 
 
+class WaitError(Error, TimeoutError):
+    """The time is up, and the transfer goes on."""
+
+    code = "timeout"
+
+
+# The same under the names that Python gives them, so that ``except FileNotFoundError`` works.
+class NoFileError(IoError, FileNotFoundError):
+    """There is no such file, or no such folder."""
+
+
+class ForbiddenError(IoError, PermissionError):
+    """The system does not allow it."""
+
+
+class FolderError(IoError, IsADirectoryError):
+    """It is a folder, and no file."""
+
+
+class NoFolderError(IoError, NotADirectoryError):
+    """Something on the way is no folder."""
+
+
+class ExistsError(IoError, FileExistsError):
+    """It is there already."""
+
+
+class IoTimeoutError(IoError, TimeoutError):
+    """A file system's server did not answer in its time."""
+
+
+_KINDS: dict[int, type[IoError]] = {
+    _errno.ENOENT: NoFileError,
+    _errno.EACCES: ForbiddenError,
+    _errno.EPERM: ForbiddenError,
+    _errno.EISDIR: FolderError,
+    _errno.ENOTDIR: NoFolderError,
+    _errno.EEXIST: ExistsError,
+    _errno.ETIMEDOUT: IoTimeoutError,
+}
+
+
+def _again(
+    kind: type[Error], cause: str, remedy: str, number: int | None, path: str | None, code: str
+) -> Error:
+    """An error as it was, out of a pickle."""
+    more = (number, path) if issubclass(kind, IoError) else ()
+    error = kind(cause, remedy, *more)
+    if error.code != code:
+        error.code = code
+    return error
+
+
+def of_system(cause: str, remedy: str, number: int, path: str | None) -> IoError:
+    """An :class:`IoError` that is also what Python itself raises for this number."""
+    return _KINDS.get(number, IoError)(cause, remedy, number, path)
+
+
 _IO_REMEDIES = {
     _errno.ENOENT: "Check the path",
     _errno.EACCES: "Check the file's permissions",
     _errno.EPERM: "Check the file's permissions",
     _errno.EISDIR: "Name a file, not a folder",
+    _errno.ENOTDIR: "Check the path: something on the way is a file",
+    _errno.ELOOP: "Check the path: its links lead in a circle",
+    _errno.ENAMETOOLONG: "Use a shorter name",
+    _errno.ETXTBSY: "End the program that is running from this file, or save elsewhere",
+    _errno.EFBIG: "Save less into one file, or elsewhere (see ulimit -f)",
+    _errno.ENOMEM: "Free some memory",
     _errno.ENOSPC: "Free some space, or save elsewhere",
     _errno.EDQUOT: "Free some space, or save elsewhere",
     _errno.EMFILE: "Close files, or raise the limit (ulimit -n)",
@@ -101,7 +172,7 @@ def from_os(error: OSError, doing: str, path: str | os.PathLike[str]) -> IoError
     number = error.errno or _errno.EIO
     remedy = _IO_REMEDIES.get(number, "See the system's log (dmesg) and the file system's health")
     cause = f"{doing} {os.fspath(path)}: {os.strerror(number)}"
-    return IoError(cause, remedy, number, os.fspath(path))
+    return of_system(cause, remedy, number, os.fspath(path))
 
 
 _REMEDIES = {
@@ -112,17 +183,22 @@ _REMEDIES = {
     "misuse": "See the documentation of the call",
     "route_refused": "Require another route, or none; explain() says what each needs",
     "truncated": "Write the file again, and do not change files while they are read",
-    "unsupported": "See explain() for what this machine and this file allow",
 }
 
 
-def of_engine(code: str, text: str, number: int | None) -> Error:
+def of_engine(code: str, text: str, number: int | None, path: str | None = None) -> Error:
     """The exception for an error of the engine, by its stable code."""
     remedy = _REMEDIES.get(code, "")
     if code == "os":
-        return IoError(text, _IO_REMEDIES.get(number or 0, "See the system's log (dmesg)"), number)
+        number = number or _errno.EIO
+        remedy = _IO_REMEDIES.get(number, "See the system's log (dmesg)")
+        return of_system(text, remedy, number, path)
     if code == "truncated":
-        return ShortReadError(text, remedy)
+        return ShortReadError(text, remedy, None, path)
+    if code == "unsupported":
+        # The engine says itself what to do, since it knows what is missing.
+        before, _, after = text.rpartition("; ")
+        text, remedy = before or text, after[:1].upper() + after[1:] if before else ""
     kind = {
         "gpu": DeviceError,
         "misuse": MisuseError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import threading
@@ -9,7 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import _arrays, _engine, _frameworks, _sidecore
-from ._errors import MisuseError, from_os
+from ._errors import MisuseError, UnsupportedError, WaitError, from_os
+from ._paths import is_path, whole
+from ._paths import path as path_of
 from ._progress import progress_for
 
 _MODES = {"r": "r", "r+": "r+", "w": "w", "w+": "w", "a": "a", "a+": "a"}
@@ -30,12 +33,21 @@ class IOFuture:
 
         Raises
         ------
-        TimeoutError
-            After ``timeout`` seconds. The transfer goes on.
+        WaitError
+            A ``TimeoutError``, after ``timeout`` seconds. The transfer goes on.
         Error
-            Where it failed.
+            Where it failed, or belongs to the process that this one was forked from.
         """
-        return self._pending.get(timeout)
+        try:
+            seconds = None if timeout is None else float(timeout)
+        except (TypeError, ValueError):
+            seconds = math.nan
+        if seconds is not None and math.isnan(seconds):
+            raise MisuseError(f"timeout is {timeout!r}", "Name seconds, or None")
+        moved = self._pending.get(seconds)
+        if moved is None:
+            raise WaitError(f"The transfer goes on after {timeout} s", "Ask again, or cancel it")
+        return moved
 
     result = get
 
@@ -73,10 +85,10 @@ class File:
     """
 
     def __init__(self, file: str | os.PathLike[str], flags: str = "r") -> None:
-        mode = flags.replace("b", "")
+        mode = flags.replace("b", "") if isinstance(flags, str) else None
         if mode not in _MODES:
             raise MisuseError(f"No file can be opened with {flags!r}", 'Use "r", "r+", "w" or "a"')
-        self.path = os.fspath(file)
+        self.path = path_of(file)
         self._mode = _MODES[mode]
         self._handles: dict[int | None, Any] = {}
         self._lock = threading.Lock()
@@ -106,6 +118,12 @@ class File:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple:
+        # For worker processes: they open it again, and empty nothing.
+        if self._closed:
+            raise MisuseError(f"{self.path} is closed", "Open it again")
+        return File, (os.path.abspath(self.path), "r" if self._mode == "r" else "r+")
+
     def close(self) -> None:
         """Closes the file; what was submitted before goes on to its end."""
         self._closed = True
@@ -134,7 +152,8 @@ class File:
         found = buf
         if not isinstance(buf, _arrays.Memory):
             found = _arrays.memory(buf, write=not write)
-        nbytes = found.nbytes - dev_offset if size is None else size
+        dev_offset, file_offset = whole(dev_offset, "dev_offset"), whole(file_offset, "file_offset")
+        nbytes = found.nbytes - dev_offset if size is None else whole(size, "size")
         inside = dev_offset >= 0 and nbytes >= 0 and dev_offset + nbytes <= found.nbytes
         if not inside or not 0 <= file_offset < 1 << 63:
             raise MisuseError(
@@ -360,19 +379,39 @@ def read_files(
     list of tensors
         One of bytes for each file, in order. They share one allocation.
     """
-    paths = [os.fspath(file) for file in files]
+    if is_path(files):
+        raise UnsupportedError(f"{files!r} is one file", "Hand over a list of them")
+    try:
+        listed = list(files)
+    except TypeError:
+        raise UnsupportedError(
+            f"A {type(files).__name__} is no list of paths", "Hand over a list of them"
+        ) from None
     where = _frameworks.device(device)
     kind = _frameworks.framework(framework, where)
-    if not paths:
+    if not listed:
         return []
     try:
-        listed = _sidecore.FileList(paths, _frameworks.ALIGNMENT)
+        found = _measured(listed)
     except OSError as error:
         raise from_os(error, "Reading", error.filename) from None
-    block = kind.allocate(listed.nbytes, where)
-    if listed.payload:
-        target = (block.address, listed.nbytes, where.gpu is not None, block.owner)
-        raw = _engine.engine(where.gpu, paths[0]).raw
-        with progress_for("load", listed.payload, progress) as bar:
-            listed.read(raw, target, bar)
-    return kind.parts(block, listed.offsets(), listed.sizes(), where)
+    block = kind.allocate(found.nbytes, where)
+    if found.payload:
+        target = (block.address, found.nbytes, where.gpu is not None, block.owner)
+        raw = _engine.engine(where.gpu, path_of(listed[0])).raw
+        with progress_for("load", found.payload, progress) as bar:
+            found.read(raw, target, bar)
+    return kind.parts(block, found.offsets(), found.sizes(), where)
+
+
+def _measured(files: list[Any]) -> Any:
+    """The files with their lengths: of very many, so that each is looked at once."""
+    try:
+        return _sidecore.FileList(files, _frameworks.ALIGNMENT)
+    except (TypeError, UnicodeError):
+        # One of them is bytes, or no path.
+        return _sidecore.FileList([path_of(file) for file in files], _frameworks.ALIGNMENT)
+    except OSError as error:
+        if not error.errno:
+            path_of(error.filename)  # which says what is wrong with it
+        raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import operator
+import re
 import sys
 from collections.abc import Sequence
 from math import prod
@@ -39,16 +41,19 @@ def device(wanted: Any) -> Device:
     """Reads ``"cpu"``, ``"cuda"``, ``"cuda:1"``, an index, or a ``torch.device``."""
     if wanted is None:
         return Device(None)
-    if isinstance(wanted, int) and not isinstance(wanted, bool):
-        text = f"cuda:{wanted}"
+    if hasattr(type(wanted), "__index__") and not isinstance(wanted, bool):
+        text = f"cuda:{operator.index(wanted)}"
     else:
         text = str(wanted)
     kind, _, index = text.partition(":")
     if kind == "cpu" and index in ("", "0"):
         return Device(None)
-    if kind in ("cuda", "gpu") and (index == "" or index.isdecimal()):
-        return Device(int(index) if index else _current_device())
-    raise MisuseError(f"No device is called {text!r}", 'Name "cpu", "cuda" or "cuda:N"')
+    if kind in ("cuda", "gpu") and index == "" and text == kind:
+        return Device(_current_device())
+    # No machine has so many that their numbers are longer.
+    if kind in ("cuda", "gpu") and re.fullmatch("[0-9]{1,4}", index):
+        return Device(int(index))
+    raise MisuseError(f"No device is called {text!r:.80}", 'Name "cpu", "cuda" or "cuda:N"')
 
 
 def _current_device() -> int:

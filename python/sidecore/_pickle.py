@@ -11,7 +11,7 @@ Source: the standard library's ``pickletools`` for opcodes; torch's ``torch/_uti
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -73,7 +73,7 @@ def load(data: bytes, builder: Builder) -> Any:
 _AGAIN = "Get the file from its source again"
 #: How many bytes calls may copy for each byte of the pickle: what is there once can be named often.
 _COPIES = 16
-_SIZED = (str, bytes, list, tuple, dict, OrderedDict, set, frozenset)
+_SIZED = (str, bytes, bytearray, list, tuple, dict, OrderedDict, set, frozenset)
 #: Items of a key that is a tuple, whose hash is taken anew each time.
 _KEY_ITEMS_MAX = 64
 
@@ -378,8 +378,20 @@ class Writer:
             self.text(value.decode("latin1"))
             self.text("latin1")
             self.raw(b"tR")
+        elif kind is bytearray:
+            self.named("__builtin__", "bytearray")
+            self.raw(b"(")
+            self.text(value.decode("latin1"))
+            self.text("latin1")
+            self.raw(b"tR")
+        elif kind is complex:
+            self.named("__builtin__", "complex")
+            self.raw(b"(G", struct.pack(">d", value.real), b"G", struct.pack(">d", value.imag))
+            self.raw(b"tR")
         elif kind in _CONTAINERS:
             self.container(value)
+        elif kind.__module__ == "torch" and kind.__name__ in _OF_TORCH:
+            _OF_TORCH[kind.__name__](self, value)
         elif not self.tensor(self, value):
             raise FormatError(
                 f"A {kind.__module__}.{kind.__qualname__} is neither a tensor, a container nor a "
@@ -427,6 +439,29 @@ class Writer:
             self.object(item)
         self.raw(b"u")
 
+    def counter(self, value: Counter) -> None:
+        self.named("collections", "Counter")
+        self.raw(b"(}")
+        self.pairs(value)
+        self.raw(b"tR")
+
+    def torch_size(self, value: Any) -> None:
+        self.named("torch", "Size")
+        self.raw(b"(")
+        self.numbers(tuple(value))
+        self.raw(b"tR")
+
+    def torch_device(self, value: Any) -> None:
+        self.named("torch", "device")
+        self.raw(b"(")
+        self.text(value.type)
+        if value.index is not None:
+            self.number(value.index)
+        self.raw(b"tR")
+
+    def torch_dtype(self, value: Any) -> None:
+        self.named("torch", str(value).rpartition(".")[2])
+
     def set(self, value: Any) -> None:
         # Protocol 2 makes sets by a call, and finds them where Python 2 had them.
         self.named("__builtin__", type(value).__name__)
@@ -438,8 +473,16 @@ class Writer:
 _CONTAINERS: dict[type, Callable[[Writer, Any], None]] = {
     dict: Writer.mapping,
     OrderedDict: Writer.ordered,
+    Counter: Writer.counter,
     list: Writer.list_of,
     tuple: lambda w, value: w.items(value, b"t"),
     set: Writer.set,
     frozenset: Writer.set,
+}
+
+#: Values of torch that are no tensors, by the names of their types.
+_OF_TORCH: dict[str, Callable[[Writer, Any], None]] = {
+    "Size": Writer.torch_size,
+    "device": Writer.torch_device,
+    "dtype": Writer.torch_dtype,
 }

@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from . import _engine, _frameworks
+from . import _engine, _frameworks, _sidecore
+from ._errors import MisuseError
+from ._paths import path, whole
+
+#: Source: the engine, which has threads for no more; pinned memory below the least would not do for
+#: one thread.
+_THREADS_MAX = 256
+_POOL_BYTES_MIN, _POOL_BYTES_MAX = 2 << 20, 512 << 20
 
 
 def stats() -> dict[str, Any]:
@@ -30,10 +37,13 @@ def explain(
     Nothing is moved and nothing is allocated.
     """
     where = _frameworks.device(device)
-    raw = _engine.engine(where.gpu, file).raw
-    handle = raw.open(os.fspath(file), "r")
-    size = handle.bytes() - offset if nbytes is None else nbytes
-    return raw.explain_size(handle, offset, max(size, 0))
+    name, offset = path(file), whole(offset, "offset")
+    raw = _engine.engine(where.gpu, name).raw
+    handle = raw.open(name, "r")
+    size = max(handle.bytes() - offset, 0) if nbytes is None else whole(nbytes, "nbytes")
+    if not (0 <= offset < 1 << 63 and 0 <= size < 1 << 63):
+        raise MisuseError(f"{size} bytes from byte {offset} of {name}", "Name a range of a file")
+    return raw.explain_size(handle, offset, size)
 
 
 def prepare(device: Any = "cuda", near: str | os.PathLike[str] | None = None) -> None:
@@ -50,7 +60,7 @@ def prepare(device: Any = "cuda", near: str | os.PathLike[str] | None = None) ->
         A file on the file system that is meant, where ``sidecore tune`` has measured several.
     """
     where = _frameworks.device(device)
-    _engine.engine(where.gpu, near).raw.prepare()
+    _engine.engine(where.gpu, None if near is None else path(near)).raw.prepare()
 
 
 def configure(
@@ -65,12 +75,33 @@ def configure(
     Parameters
     ----------
     threads : int, optional
-        Threads that read; else as many as were measured to be best, or a guess.
+        Threads that read, 1 to 256; else as many as were measured to be best, or a guess.
     pool_bytes : int, optional
-        Bound of pinned host memory; 256 MiB where nothing is said.
+        Bound of pinned host memory, 2 to 512 MiB; 256 MiB where nothing is said.
     require : str, optional
         A route. What would take another one fails (:class:`RouteError`) instead of falling back.
     quiet : bool, optional
         Whether to be silent at a first fallback, which is otherwise said on stderr once a cause.
+
+    Raises
+    ------
+    MisuseError, UnsupportedError
+        What is asked for cannot be; everything stays as it was.
     """
+    if threads is not None:
+        threads = _within("threads", threads, 1, _THREADS_MAX)
+    if pool_bytes is not None:
+        pool_bytes = _within("pool_bytes", pool_bytes, _POOL_BYTES_MIN, _POOL_BYTES_MAX)
+    routes = ", ".join(_sidecore.no_counters()["routes"])
+    if require is not None and require not in routes.split(", "):
+        raise MisuseError(f"No route is called {require!r}", f"Name one of {routes}")
+    if quiet is not None and not isinstance(quiet, bool):
+        raise MisuseError(f"quiet is {quiet!r}", "Say True or False")
     _engine.configure(threads=threads, pool_bytes=pool_bytes, require=require, quiet=quiet)
+
+
+def _within(what: str, value: Any, least: int, most: int) -> int:
+    number = whole(value, what)
+    if not least <= number <= most:
+        raise MisuseError(f"{what} is {number}", f"Name {least} to {most}")
+    return number

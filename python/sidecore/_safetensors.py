@@ -12,6 +12,8 @@ from . import _arrays, _engine, _frameworks, _sidecore
 from ._dtypes import DTYPES, NOT_SAFETENSORS, DType
 from ._errors import Error, FormatError, MisuseError, UnsupportedError, from_os
 from ._frameworks import Block, Device, Framework
+from ._paths import is_path
+from ._paths import path as path_of
 from ._progress import progress_for
 
 #: Where a tensor must begin, so that every kernel takes it at full speed.
@@ -111,7 +113,7 @@ def load_safetensors(
 
 def safetensors_metadata(file: str | os.PathLike[str]) -> dict[str, str]:
     """The metadata of a safetensors file: the texts under ``__metadata__``."""
-    path = os.fspath(file)
+    path = path_of(file)
     return _read_header(path, _engine.engine(None, path)).metadata
 
 
@@ -120,14 +122,18 @@ def _resolve(files: Any) -> tuple[list[str], dict[str, str]]:
 
     Also which tensor an index expects in which of them.
     """
-    if isinstance(files, (str, os.PathLike)):
-        path = Path(files)
+    if is_path(files):
+        path = Path(path_of(files))
         if path.is_dir():
             return _resolve_folder(path)
         if path.name.endswith(".json"):
             return _resolve_index(path)
         return [os.fspath(path)], {}
-    paths = [os.fspath(path) for path in files]
+    try:
+        listed = list(files)
+    except TypeError:
+        listed = [files]  # which says what it is not
+    paths = [path_of(path) for path in listed]
     if not paths:
         raise MisuseError("The list of files is empty", "Name at least one")
     return paths, {}
@@ -149,7 +155,7 @@ def _resolve_index(path: Path) -> tuple[list[str], dict[str, str]]:
         weight_map = dict(index["weight_map"])
         shards = sorted(set(weight_map.values()))
     except OSError as error:
-        raise from_os(error, "Reading", path) from error
+        raise from_os(error, "Reading", os.fspath(path)) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path} is no index of shards: {type(error).__name__} {error}",

@@ -58,7 +58,7 @@ def test_errors_have_codes_causes_and_remedies():
             error = thing("the cause", "the remedy")
             assert error.cause == "the cause" and error.remedy == "the remedy"
             assert str(error) == "the cause. the remedy"
-    assert len(codes) == 9
+    assert len(codes) == 10
 
 
 def test_nothing_is_imported_that_is_not_asked_for():

@@ -290,3 +290,75 @@ sidecore.load_safetensors(sys.argv[1], framework="sidecore", progress={})
     assert quiet.stderr == "" and quiet.returncode == 0
     shown = run_python(code.format("True"), tmp_path / "a")
     assert "0.0 of 0.0 GB" in shown.stderr and "#" * 30 in shown.stderr
+
+
+def test_a_future_of_the_parent_ends_in_the_parent_only(tmp_path):
+    (tmp_path / "x").write_bytes(bytes(64 << 20))
+    code = """
+import os, sys, time, sidecore
+sidecore.configure(threads=1)
+file = sidecore.File(sys.argv[1])
+targets = [bytearray(64 << 20) for _ in range(4)]
+futures = [file.pread(target) for target in targets]
+child = os.fork()
+if child == 0:
+    begin = time.monotonic()
+    for ask in (futures[-1].get, lambda: futures[-1].get(5), futures[-1].done, futures[-1].cancel):
+        try:
+            ask()
+            print("no error")
+        except sidecore.Error as error:
+            print(error.code, str(os.getppid()) in str(error), "spawn" in error.remedy)
+    del futures, targets
+    print(time.monotonic() - begin < 2)
+    target = bytearray(10)
+    print(sidecore.File(sys.argv[1]).read(target))
+    sys.stdout.flush()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+print(status, [future.get() for future in futures] == [64 << 20] * 4)
+"""
+    done = run_python(code, tmp_path / "x", timeout=60)
+    expected = ["forked True True"] * 4 + ["True", "10", "0 True"]
+    assert done.stdout.splitlines() == expected, (done.stdout, done.stderr)
+
+
+def test_a_fork_amid_a_save_leaves_it_to_the_parent(tmp_path):
+    code = """
+import os, sys
+from sidecore import _sidecore
+save = _sidecore.Save(sys.argv[1])
+save.write_at(b"x", 0)
+child = os.fork()
+if child == 0:
+    del save
+    sys.exit(0)  # as every program ends, with all that goes then
+os.waitpid(child, 0)
+save.commit()
+print(open(sys.argv[1]).read())
+"""
+    done = run_python(code, tmp_path / "x")
+    assert done.stdout.split() == ["x"], done.stderr
+
+
+def test_the_interpreter_ends_with_transfers_on_their_way(tmp_path):
+    (tmp_path / "x").write_bytes(bytes(64 << 20))
+    code = """
+import sys, sidecore
+sidecore.configure(threads=1)
+file = sidecore.File(sys.argv[1])
+target = bytearray(64 << 20)
+dropped = [file.pread(target) for _ in range(16)]
+kept = [file.pread(target) for _ in range(16)]
+del dropped, target
+try:
+    kept[-1].get(0)
+except TimeoutError as error:
+    print(type(error).__name__, isinstance(error, sidecore.Error), error.code)
+print("end")
+"""
+    done = run_python(code, tmp_path / "x", timeout=60)
+    assert (done.returncode, done.stdout.split()) == (
+        0,
+        ["WaitError", "True", "timeout", "end"],
+    ), done.stderr

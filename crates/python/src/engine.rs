@@ -1,14 +1,9 @@
 //! The bulk engine as the face of the package calls it.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use bulk::{
-    Access, Batch, Bulk, BulkError, Cause, File, Knees, Options, Request, Route, Store, Transfer,
-};
+use bulk::{Access, Bulk, BulkError, Cause, File, Knees, Options, Request, Route, Store};
 use gpu::{CudaGpu, CudaOptions, Gpu};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,90 +11,7 @@ use pyo3::types::PyDict;
 
 use crate::errors;
 use crate::memory::{self, Memory};
-
-/// How long a call waits before it looks for signals again.
-const SIGNALS_EVERY: Duration = Duration::from_millis(50);
-/// How long a cancelled transfer may take to end; its chunks in flight are few and small.
-const CANCEL_LIMIT: Duration = Duration::from_secs(30);
-
-/// Runs `work` on another thread without the GIL; a signal sets `stop`, and its exception is raised when
-/// `work` has ended.
-pub fn wait_unlocked<T: Send>(
-    py: Python<'_>,
-    stop: &AtomicBool,
-    work: impl FnOnce() -> T + Send,
-) -> PyResult<T> {
-    std::thread::scope(|scope| {
-        let (sender, receiver) = sync_channel(1);
-        scope.spawn(move || {
-            // The receiver waits for this below, whatever happens.
-            let _received = sender.send(work());
-        });
-        let mut signal = Ok(());
-        // What goes into `detach` must be `Sync`, which a receiver alone is not.
-        let receiver = Mutex::new(receiver);
-        loop {
-            let received = py.detach(|| match receiver.lock() {
-                Ok(receiver) => receiver.recv_timeout(SIGNALS_EVERY),
-                Err(_) => Err(RecvTimeoutError::Disconnected),
-            });
-            match received {
-                Ok(result) => return signal.map(|()| result),
-                Err(RecvTimeoutError::Disconnected) => panic!("the worker's own panic"),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if signal.is_ok() {
-                signal = py.check_signals();
-                stop.store(signal.is_err(), Ordering::Relaxed);
-            }
-        }
-    })
-}
-
-/// What is waited for: one transfer or many.
-trait Waited: Sync {
-    fn wait(&self, limit: Duration) -> Option<Result<u64, BulkError>>;
-    fn moved(&self) -> u64;
-    fn cancel(&self);
-}
-
-impl Waited for Transfer {
-    fn wait(&self, limit: Duration) -> Option<Result<u64, BulkError>> {
-        self.wait(limit).transpose()
-    }
-    fn moved(&self) -> u64 {
-        self.moved()
-    }
-    fn cancel(&self) {
-        self.cancel();
-    }
-}
-
-/// Waits without the GIL; looks for signals and tells of progress meanwhile. After a signal, the memory
-/// is its owner's again before the exception is raised.
-fn wait(
-    py: Python<'_>,
-    on: impl Waited + Send + 'static,
-    progress: Option<&Py<PyAny>>,
-    owners: Vec<Py<PyAny>>,
-) -> PyResult<u64> {
-    loop {
-        if let Some(ended) = py.detach(|| on.wait(SIGNALS_EVERY)) {
-            let moved = ended.map_err(|e| errors::engine(py, &e))?;
-            if let Some(progress) = progress {
-                progress.call1(py, (moved,))?;
-            }
-            return Ok(moved);
-        }
-        let told = progress.map(|progress| progress.call1(py, (on.moved(),))).transpose();
-        if let Err(signal) = told.and_then(|_| py.check_signals()) {
-            on.cancel();
-            py.detach(|| on.wait(CANCEL_LIMIT));
-            leave(Box::new(on), owners);
-            return Err(signal);
-        }
-    }
-}
+use crate::waiting::{Batched, Expected, Named, Pending, sweep, wait};
 
 /// An open file.
 #[pyclass(frozen, module = "sidecore._sidecore")]
@@ -123,17 +35,17 @@ impl Handle {
 
     /// Its length in bytes now.
     fn bytes(&self, py: Python<'_>) -> PyResult<u64> {
-        self.file.bytes().map_err(|e| errors::engine(py, &e))
+        self.file.bytes().map_err(|e| errors::of_file(py, &e, self.file.path()))
     }
 
     /// Makes what was written durable.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.file.sync()).map_err(|e| errors::engine(py, &e))
+        py.detach(|| self.file.sync()).map_err(|e| errors::of_file(py, &e, self.file.path()))
     }
 
     /// Sets its length.
     fn resize(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
-        self.file.set_bytes(bytes).map_err(|e| errors::engine(py, &e))
+        self.file.set_bytes(bytes).map_err(|e| errors::of_file(py, &e, self.file.path()))
     }
 
     /// How it can be read and written here, and why not better.
@@ -155,133 +67,6 @@ fn request(asked: &Asked<'_>, write: bool) -> Result<Request, BulkError> {
         true => Request::write(file, *offset, place),
         false => Request::read(file, *offset, place),
     })
-}
-
-/// Transfers that nobody waits for any more, with what keeps their memory until they end.
-static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
-
-type Orphan = (Box<dyn Waited + Send>, Vec<Py<PyAny>>);
-
-/// Lets go of what belonged to transfers that have ended since.
-fn sweep(py: Python<'_>) {
-    let ended = {
-        let mut orphans = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
-        if orphans.is_empty() {
-            return;
-        }
-        let (ended, going): (Vec<_>, Vec<_>) =
-            orphans.drain(..).partition(|(transfer, _)| transfer.wait(Duration::ZERO).is_some());
-        *orphans = going;
-        ended
-    };
-    // Outside the lock: an object that goes may run code that comes back here.
-    for (_, owners) in ended {
-        owners.into_iter().for_each(|owner| owner.drop_ref(py));
-    }
-}
-
-/// Keeps a transfer's memory until it ends, if it has not.
-fn leave(transfer: Box<dyn Waited + Send>, owners: Vec<Py<PyAny>>) {
-    if transfer.wait(Duration::ZERO).is_none() {
-        ORPHANS.lock().unwrap_or_else(PoisonError::into_inner).push((transfer, owners));
-    }
-}
-
-/// A request that must move all of its bytes; its name is known for the error.
-struct Batched {
-    batch: Batch,
-    asked: Vec<Expected>,
-    write: bool,
-}
-
-/// A file, an offset, and how many bytes must be there.
-pub type Expected = (PathBuf, u64, u64);
-
-impl Waited for Batched {
-    fn wait(&self, limit: Duration) -> Option<Result<u64, BulkError>> {
-        let results = self.batch.wait(limit)?;
-        let mut total = 0;
-        for (result, (target, offset, bytes)) in results.into_iter().zip(&self.asked) {
-            match result {
-                Ok(moved) if moved < *bytes && !self.write => {
-                    let (end, wanted) = (offset + moved, offset + bytes);
-                    let target = target.display().to_string();
-                    return Some(Err(BulkError::Truncated { target, end, wanted }));
-                }
-                Ok(moved) => total += moved,
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        Some(Ok(total))
-    }
-    fn moved(&self) -> u64 {
-        self.batch.moved()
-    }
-    fn cancel(&self) {
-        self.batch.cancel();
-    }
-}
-
-/// A transfer that goes on by itself.
-#[pyclass(frozen, module = "sidecore._sidecore")]
-pub struct Pending {
-    transfer: Transfer,
-    owner: Option<Py<PyAny>>,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        leave(Box::new(self.transfer.clone()), self.owner.take().into_iter().collect());
-    }
-}
-
-impl Pending {
-    /// Waits for the end. A signal ends the wait, not the transfer.
-    fn wait(&self, py: Python<'_>) -> PyResult<u64> {
-        loop {
-            if let Some(ended) = py.detach(|| Waited::wait(&self.transfer, SIGNALS_EVERY)) {
-                return ended.map_err(|e| errors::engine(py, &e));
-            }
-            py.check_signals()?;
-        }
-    }
-}
-
-#[pymethods]
-impl Pending {
-    /// Waits for the end.
-    #[pyo3(signature = (timeout=None))]
-    fn get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
-        let Some(seconds) = timeout else {
-            // This object keeps the memory.
-            return self.wait(py);
-        };
-        let limit = Duration::try_from_secs_f64(seconds.max(0.0))
-            .map_err(|e| PyValueError::new_err(e.to_string()))?;
-        let begin = std::time::Instant::now();
-        loop {
-            let left = limit.saturating_sub(begin.elapsed());
-            let slice = left.min(SIGNALS_EVERY);
-            if let Some(ended) = py.detach(|| Waited::wait(&self.transfer, slice)) {
-                return ended.map_err(|e| errors::engine(py, &e));
-            }
-            py.check_signals()?;
-            if left.is_zero() {
-                let why = format!("the transfer goes on after {seconds} s");
-                return Err(pyo3::exceptions::PyTimeoutError::new_err(why));
-            }
-        }
-    }
-
-    /// Whether it has ended.
-    fn done(&self) -> bool {
-        self.transfer.is_done()
-    }
-
-    /// Asks for its end.
-    fn cancel(&self) {
-        self.transfer.cancel();
-    }
 }
 
 /// A bulk engine: of the host, or of a GPU.
@@ -372,9 +157,8 @@ impl Engine {
     /// Opens a file or a block device.
     fn open(&self, py: Python<'_>, path: PathBuf, mode: &str) -> PyResult<Handle> {
         let access = access(mode)?;
-        let file =
-            py.detach(|| self.bulk.open_file(&path, access)).map_err(|e| errors::engine(py, &e))?;
-        Ok(Handle { file })
+        let file = py.detach(|| self.bulk.open_file(&path, access));
+        Ok(Handle { file: file.map_err(|e| errors::of_file(py, &e, &path))? })
     }
 
     /// Moves all, and waits.
@@ -401,7 +185,8 @@ impl Engine {
         if asked.3 > self.bulk.knees().inline_bytes_max {
             let request = request(&asked, write).map_err(|e| errors::engine(py, &e))?;
             let transfer = py.detach(|| self.bulk.submit(request));
-            return wait(py, transfer, None, vec![asked.5]);
+            let path = asked.0.get().file.path().to_owned();
+            return wait(py, Named { transfer, path }, None, vec![asked.5]);
         }
         let (handle, offset, address, bytes, on_device, _keeps_it) = asked;
         let place = memory::place(address, bytes, on_device).map_err(|e| errors::engine(py, &e))?;
@@ -410,7 +195,7 @@ impl Engine {
             true => self.bulk.write(file, offset, place),
             false => self.bulk.read(file, offset, place),
         });
-        moved.map_err(|e| errors::engine(py, &e))
+        moved.map_err(|e| errors::of_file(py, &e, file.path()))
     }
 
     /// Starts one.
@@ -418,7 +203,7 @@ impl Engine {
         sweep(py);
         let request = request(&asked, write).map_err(|e| errors::engine(py, &e))?;
         let transfer = py.detach(|| self.bulk.submit(request));
-        Ok(Pending { transfer, owner: Some(asked.5) })
+        Ok(Pending::new(transfer, asked.0.get().file.path().to_owned(), asked.5))
     }
 
     /// Starts one in the order of a stream.
@@ -433,7 +218,7 @@ impl Engine {
         let request = request(&asked, write).map_err(|e| errors::engine(py, &e))?;
         let transfer = py.detach(|| self.bulk.submit_on_stream(request, stream));
         let transfer = transfer.map_err(|e| errors::engine(py, &e))?;
-        Ok(Pending { transfer, owner: Some(asked.5) })
+        Ok(Pending::new(transfer, asked.0.get().file.path().to_owned(), asked.5))
     }
 
     /// Gathers rows; the indices are copied first.
@@ -451,7 +236,7 @@ impl Engine {
         let place = memory::place(address, bytes, on_device).map_err(|e| errors::engine(py, &e))?;
         let file = &handle.get().file;
         let transfer = py.detach(|| self.bulk.submit_rows(file, indices, row_bytes, place));
-        wait(py, transfer, None, vec![owner])
+        wait(py, Named { transfer, path: file.path().to_owned() }, None, vec![owner])
     }
 
     /// Makes now what the first transfers would make: threads, pinned memory, queues of copies.

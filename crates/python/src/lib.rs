@@ -13,6 +13,7 @@ mod files;
 mod header;
 mod memory;
 mod save;
+mod waiting;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -27,7 +28,7 @@ mod _sidecore {
     #[pymodule_export]
     use super::dlpack::{DlpackMemory, dlpack_export, dlpack_import};
     #[pymodule_export]
-    use super::engine::{Engine, Handle, Pending, no_counters};
+    use super::engine::{Engine, Handle, no_counters};
     #[pymodule_export]
     use super::files::FileList;
     #[pymodule_export]
@@ -36,6 +37,8 @@ mod _sidecore {
     use super::read_header;
     #[pymodule_export]
     use super::save::Save;
+    #[pymodule_export]
+    use super::waiting::Pending;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -15,8 +15,8 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::engine::wait_unlocked;
 use crate::errors::os;
+use crate::waiting::wait_unlocked;
 
 /// What one thread sums at a time.
 const PART_BYTES: u64 = 32 << 20;
@@ -35,6 +35,7 @@ pub struct Save {
     temporary: PathBuf,
     file: File,
     ended: AtomicBool,
+    process: u32,
 }
 
 impl Drop for Save {
@@ -90,7 +91,8 @@ impl Save {
             return Err(PyOSError::new_err((number, "it is no regular file")));
         }
         let (temporary, file) = make_temporary(&target).map_err(|e| os(&e))?;
-        let save = Self { target, temporary, file, ended: false.into() };
+        let save =
+            Self { target, temporary, file, ended: false.into(), process: std::process::id() };
         if let Some(old) = old {
             let mode = old.permissions().mode() & 0o777;
             save.file.set_permissions(Permissions::from_mode(mode)).map_err(|e| os(&e))?;
@@ -129,7 +131,9 @@ impl Save {
 
     /// Removes the temporary file, where it has not taken its name yet.
     fn abandon(&self) {
-        if !self.ended.swap(true, Ordering::AcqRel) {
+        // A child of a fork in the middle of a save leaves it to its parent.
+        let ours = self.process == std::process::id();
+        if !self.ended.swap(true, Ordering::AcqRel) && ours {
             // It may be gone with its folder; there is nobody to tell.
             let _gone = std::fs::remove_file(&self.temporary);
         }
