@@ -34,7 +34,7 @@ impl Bench {
         let program = self.path().join("program");
         let compiler = if source.ends_with(".c") { "gcc" } else { "g++" };
         let mut command = Command::new(compiler);
-        command.args(words).args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+        command.args(words).args(["-O1", "-Wall", "-Wextra", "-Wredundant-decls", "-Werror", "-pthread"]);
         command.arg("-I").arg(root().join("include")).arg(root().join(source));
         command.arg("-o").arg(&program).arg("-L").arg(self.path()).arg("-lsidecore");
         command.arg(format!("-Wl,-rpath,{}", self.path().display()));
