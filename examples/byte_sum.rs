@@ -2,22 +2,18 @@
 //!
 //! The host opens the file, registers it and a buffer, makes a ring and launches the kernel of
 //! `byte_sum.cu`; the engine's side cores do the rest.
-// UNSAFETY: the kernel is a C++ function; naming it is a foreign declaration.
-#![expect(unsafe_code, reason = "foreign declaration of the kernel's entry point")]
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use abi::ring::{BufferView, RingView, SourceView};
-use anyhow::{Context, Result, bail, ensure};
-use gpu::{Gpu, Kernel, LaunchShape, SimulatedGpu, SimulatedOptions};
+use anyhow::{Result, bail, ensure};
+use gpu::{Gpu, LaunchShape, SimulatedGpu, SimulatedOptions};
 use sidecore::{Engine, Rights, RingConfig};
 use storage::{FileOptions, FileStorage};
 use zerocopy::{Immutable, IntoBytes};
 
-unsafe extern "C" {
-    fn byte_sum(arguments: *const std::ffi::c_void);
-}
+include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// As `ByteSum` in `byte_sum.cu`.
 #[derive(IntoBytes, Immutable)]
@@ -51,17 +47,10 @@ fn main() -> Result<()> {
         sum: results.address,
         errors: results.address + 8,
     };
-    let kernel = Kernel { name: "byte_sum", simulated: simt::Entry(byte_sum), source: None };
-    let shape = LaunchShape { blocks: BLOCKS, threads_per_block: THREADS, shared_bytes: 0 };
-    let mut launch = gpu.launch(&kernel, shape, arguments.as_bytes())?;
-    launch.wait(Duration::from_secs(60)).context("the kernel does not end")??;
-    let host = gpu.allocate_host(16)?;
-    let copy =
-        gpu::Copy { host: &host, host_offset: 0, device: &results, device_offset: 0, bytes: 16 };
-    gpu.copy_to_host(copy)?;
-    let mut words = [0u64; 2];
-    host.read_bytes(0, words.as_mut_bytes());
-    ensure!(words[1] == 0, "{} reads failed", words[1]);
-    println!("{} bytes add up to {} (GPU: {})", source.view().bytes, words[0], gpu.describe().name);
+    let shape = LaunchShape::new(BLOCKS, THREADS);
+    gpu::run(&*gpu, &BYTE_SUM, shape, arguments.as_bytes(), Duration::from_secs(60))?;
+    let [sum, failed]: [u64; 2] = gpu::fetch(&*gpu, &results)?;
+    ensure!(failed == 0, "{failed} reads failed");
+    println!("{} bytes add up to {sum} (GPU: {})", source.view().bytes, gpu.describe().name);
     Ok(())
 }

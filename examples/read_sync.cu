@@ -1,37 +1,26 @@
-/// Reads a drive block by block: each lane asks the drive itself and waits for the answer; a CPU core
-/// looks into the completion queue for it.
+/// Reads a drive into GPU memory: each lane asks the drive for a block itself, and waits for it.
 #include <sidecore/copilot.h>
 
 using namespace sidecore;
-
 constexpr u32 BLOCK = 4096;
 
 struct Reads {
-  const abi::QueuePairView* queues;
-  u64 queue_count;
-  abi::DmaBufferView buffer;  // BATCH blocks a lane; here one of them
-  u64 blocks;
-  u64* sum;
-  u64* errors;
+  const abi::QueuePairView* pair;
+  abi::DmaBufferView buffer;  // as long as the drive
+  u64* results;               // the sum of all words, and how many reads failed
 };
 
 SC_KERNEL(read_sync, Reads, args) {
   Copilot queue;
-  // Blocks share queue pairs: the first gets the first, and so on.
-  if (queue.attach(args.queues + arch::block_index() % args.queue_count) != status::SUCCESS) return;
-  const u32 thread = arch::block_index() * arch::block_threads() + arch::thread_index();
-  const u32 threads = arch::grid_blocks() * arch::block_threads();
-  const u64 place = static_cast<u64>(thread) * BLOCK;
-  const u64* const words = reinterpret_cast<const u64*>(args.buffer.address + place);
+  if (queue.attach(args.pair) != status::SUCCESS) return;
+  const u64 lane = arch::block_index() * arch::block_threads() + arch::thread_index();
+  const u64 at = lane * BLOCK;
+  if (at >= args.buffer.bytes) return;
+  // Whoever has come here takes part; they ring the doorbell once. A CPU core sees the end.
+  const Completion done = queue.read(Lanes::here(), {at, args.buffer, at, BLOCK});
+  const u64* const words = reinterpret_cast<const u64*>(args.buffer.address + at);
   u64 sum = 0;
-  for (u64 block = thread; block < args.blocks; block += threads) {
-    // Whoever has come here takes part; they ring the doorbell once.
-    const Completion done = queue.read(Lanes::here(), {block * BLOCK, args.buffer, place, BLOCK});
-    if (!done.ok()) {
-      arch::fetch_add_device(args.errors, 1ull);
-      continue;
-    }
-    for (u32 i = 0; i < BLOCK / 8; ++i) sum += words[i];
-  }
-  arch::fetch_add_device(args.sum, sum);
+  for (u32 n = 0; done.ok() && n < BLOCK / 8; ++n) sum += words[n];
+  arch::fetch_add_device(args.results, sum);
+  if (!done.ok()) arch::fetch_add_device(args.results + 1, u64{1});
 }

@@ -9,6 +9,7 @@ mod copying;
 mod foreign;
 mod nvidia;
 mod open;
+mod running;
 mod simulated;
 
 use std::any::Any;
@@ -22,6 +23,7 @@ pub use cuda::{Header, Program};
 pub use foreign::{Foreign, ForeignKind};
 pub use nvidia::{CudaGpu, CudaOptions};
 pub use open::{Choice, Opened, open, open_with};
+pub use running::{fetch, run};
 pub use simulated::{SimulatedGpu, SimulatedOptions};
 
 /// What a GPU is, for reports.
@@ -96,6 +98,13 @@ pub struct LaunchShape {
     pub shared_bytes: u32,
 }
 
+impl LaunchShape {
+    /// So many blocks of so many threads, without dynamic shared memory.
+    pub const fn new(blocks: u32, threads_per_block: u32) -> Self {
+        Self { blocks, threads_per_block, shared_bytes: 0 }
+    }
+}
+
 /// A kernel that can be launched, whatever the GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
@@ -105,6 +114,13 @@ pub struct Kernel {
     pub simulated: simt::Entry,
     /// Its source, for a real GPU; `None` where it runs only simulated.
     pub source: Option<&'static Program>,
+}
+
+impl Kernel {
+    /// One that runs only on the simulated GPU.
+    pub const fn simulated(name: &'static str, entry: simt::Entry) -> Self {
+        Self { name, simulated: entry, source: None }
+    }
 }
 
 /// What can go wrong with a GPU.

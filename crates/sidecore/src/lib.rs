@@ -37,6 +37,7 @@ mod ring;
 mod service;
 mod side_core;
 mod slots;
+mod software_drive;
 mod supervisor;
 mod threads;
 
@@ -48,4 +49,5 @@ pub use hooks::{Hooks, Moment};
 pub use registry::{Buffer, Retirement, Rights, Source};
 pub use ring::{ReadRoute, Ring, RingConfig, RingMemory, WriteRoute};
 pub use side_core::{CoreState, Progress, SideCore};
+pub use software_drive::SoftwareDrive;
 pub use supervisor::Supervisor;

@@ -8,7 +8,9 @@
 //!     kernels::compile("my_kernels", &kernels::include_dir(), &["kernels/mine.cu"]);
 //! }
 //! ```
-//! The kernels are then `unsafe extern "C" fn(*const c_void)` functions of their own names.
+//! The kernels are then `unsafe extern "C" fn(*const c_void)` functions of their own names; `declare`
+//! names them for safe code: `include!(concat!(env!("OUT_DIR"), "/kernels.rs"));` makes a kernel `mine`
+//! the constant `MINE`.
 
 use std::path::{Path, PathBuf};
 
@@ -35,6 +37,29 @@ pub fn compile(name: &str, include: &Path, sources: &[&str]) {
         std::process::exit(1);
     }
     build.files(sources).compile(name);
+}
+
+/// Writes `kernels.rs`, a `gpu::Kernel` for each kernel of `sources`, which `compile` links.
+#[allow(dead_code, reason = "not every build script needs it")]
+pub fn declare(sources: &[&str]) {
+    let mut text = String::new();
+    for source in sources {
+        let code = std::fs::read_to_string(source).expect("a kernel's file");
+        for kernel in code.lines().filter_map(|line| line.strip_prefix("SC_KERNEL(")) {
+            let (name, _) = kernel.split_once(',').expect("SC_KERNEL(name, Arguments, arguments)");
+            text.push_str(&constant(name));
+        }
+    }
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    std::fs::write(out.join("kernels.rs"), text).expect("cargo made the directory");
+}
+
+fn constant(name: &str) -> String {
+    let constant = name.to_uppercase();
+    let allow = "#[allow(dead_code, unsafe_code, reason = \"the build script has compiled it\")]";
+    let foreign = format!("unsafe extern \"C\" {{ fn {name}(_: *const core::ffi::c_void); }}");
+    let kernel = format!("gpu::Kernel::simulated(\"{name}\", simt::Entry({name}))");
+    format!("{allow}\nconst {constant}: gpu::Kernel = {{\n{foreign}\n{kernel}\n}};\n")
 }
 
 /// The compiler with the flags that device code needs.

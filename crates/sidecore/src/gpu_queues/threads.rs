@@ -40,6 +40,13 @@ pub struct AgentPlacement {
     pub shared: bool,
 }
 
+impl Default for AgentPlacement {
+    /// One, on any CPU, that yields to others.
+    fn default() -> Self {
+        Self { agents: 1, first_cpu: None, shared: true }
+    }
+}
+
 #[derive(Default)]
 struct Common {
     stop_agents: AtomicBool,
