@@ -12,7 +12,9 @@
 //! | `lost` | side cores that panic or stand still, drives that fail, memory that is used again |
 //! | `bench` | the benchmark's kernel over a ring |
 //! | `pairs` | a queue pair made by hand, whose controller is stepped; [`queue_bed`] makes it |
+//! | `queue_bench` | the benchmark's kernels over a queue pair made by hand, and the neighbour that computes |
 //! | `queues` | queue pairs of a software drive that lanes drive |
+//! | `stuck` | kernels that do not end: what stands where, and an end of the case all the same |
 //! | [`litmus`] | whether memory keeps the order that rings build on |
 #![forbid(unsafe_code)]
 
@@ -22,14 +24,17 @@ pub mod litmus;
 mod lost;
 mod pairs;
 pub mod queue_bed;
+mod queue_bench;
 mod queues;
 mod ring;
+mod stuck;
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use gpu::Gpu;
+
+pub use stuck::{Standing, finish};
 
 /// A test that runs on any GPU; it panics where something is wrong.
 #[derive(Clone, Copy)]
@@ -73,7 +78,12 @@ macro_rules! for_each_case {
             pairs::the_completion_queue_changes_hands,
             pairs::second_reads_are_shared_and_counted_apart,
             pairs::who_drains_for_others_leaves_nothing_to_lanes_that_wait_for_it,
+            queue_bench::every_planned_io_is_done_once_and_counted_where_it_happens,
+            queue_bench::an_agent_sees_the_ends_of_commands_for_the_warps_of_its_block,
+            queue_bench::a_kernel_asleep_touches_nothing_and_ends_when_told,
+            queue_bench::the_neighbour_that_computes_is_right,
             queues::lanes_move_every_byte_over_queue_pairs_in_all_placements,
+            queues::lanes_write_over_a_queue_that_is_always_full,
             queues::more_in_flight_than_queues_are_deep,
             queues::faults_of_the_drive_reach_the_lanes_that_they_hit,
             litmus::memory_keeps_the_order_that_rings_build_on,
@@ -95,12 +105,39 @@ pub fn find(name: &str) -> Option<&'static Case> {
     CASES.iter().find(|case| case.name == name)
 }
 
-/// Runs a case.
+/// How a case ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Well.
+    Passed,
+    /// With what it said.
+    Failed(String),
+    /// Not: its kernel still runs, so what it uses is still there and nothing else can run on the GPU.
+    /// Only the end of the process helps.
+    Stuck(String),
+}
+
+/// Runs a case in a thread of its own.
 ///
-/// # Errors
-/// What it said when it failed.
-pub fn run(case: &Case, gpu: &Arc<dyn Gpu>) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(|| (case.run)(gpu))).map_err(|payload| told(&*payload))
+/// # Panics
+/// Where the system gives no thread.
+pub fn run(case: &Case, gpu: &Arc<dyn Gpu>) -> End {
+    let (watcher, stuck) = stuck::watching();
+    let (case, gpu) = (*case, Arc::clone(gpu));
+    let work = move || {
+        stuck::watch(watcher);
+        (case.run)(&gpu);
+    };
+    let thread = std::thread::Builder::new().name(case.name.to_owned()).spawn(work);
+    let thread = thread.expect("a thread");
+    match stuck.recv() {
+        Ok(why) => End::Stuck(why),
+        // The thread is over.
+        Err(_) => match thread.join() {
+            Ok(()) => End::Passed,
+            Err(payload) => End::Failed(told(&*payload)),
+        },
+    }
 }
 
 fn told(payload: &(dyn Any + Send)) -> String {

@@ -14,6 +14,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::bed;
 use crate::queue_bed::{Config, QueueBed, SOURCE_BYTES, Turn};
+use crate::stuck::{self, Standing, Until};
 
 /// What a test launches.
 #[derive(Clone, Copy)]
@@ -86,11 +87,16 @@ fn run(pair: &mut QueueBed, kernel: &Kernel, probe: Probe) -> Ran {
     let shape = bed::shape(probe.blocks, probe.threads);
     let mut launch = gpu.launch(kernel, shape, args.as_bytes()).unwrap();
     let over = AtomicBool::new(false);
+    let (view, device, cq) = (args.queue, pair.device.clone(), pair.cq.clone());
+    let placement = format!("{:?}", pair.config);
     let served = std::thread::scope(|scope| {
         let service = scope.spawn(|| serve(pair, probe, &over));
-        let ended = launch.wait(bed::limit(&gpu));
-        over.store(true, Ordering::Relaxed);
-        ended.unwrap_or_else(|| panic!("{} hangs", kernel.name)).unwrap();
+        // Also where it panics: the service would go on for ever.
+        let until = Until(&over);
+        let standing = Standing { view: &view, device: &device, cq: (&cq, 0) };
+        let at = || format!("{placement}\n{}", standing.tell());
+        stuck::finish(&gpu, launch.as_mut(), kernel.name, at, || standing.close());
+        drop(until);
         service.join().unwrap()
     });
     let mut all = vec![ProbeResult::new_zeroed(); lanes];

@@ -60,7 +60,7 @@ impl Config {
             cq: MemoryKind::Window,
             faults: String::new(),
             timing: TimingModel::default(),
-            limit_ms: 20_000,
+            limit_ms: 1_000,
             second_read: false,
             prp_lists: true,
             report_period: 16,

@@ -13,10 +13,13 @@ use storage::faults::{FaultScript, Injector};
 use storage::{MemoryStorage, NvmeOptions, NvmeStorage, pattern};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::bed::{launch, read, shape, sum};
+use crate::bed::{read, shape, sum};
+use crate::stuck::{self, Standing};
 
 /// Bytes of the namespace.
 const SOURCE_BYTES: usize = 1 << 20;
+/// A command's limit on a real GPU, at most.
+const LIMIT_REAL: Duration = Duration::from_secs(1);
 /// Opening the pairs may take so long.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -28,10 +31,16 @@ struct Bed {
     counters: SharedCounters,
     disk: Region,
     gpu: Arc<dyn Gpu>,
+    cq: Placement,
+    about: String,
 }
 
 impl Bed {
     fn new(gpu: &Arc<dyn Gpu>, options: &QueueOptions, faults: &str) -> Self {
+        // Lanes of the simulated GPU share their CPUs with all else.
+        let simulated = gpu.describe().simulated;
+        let limit = if simulated { options.limit } else { options.limit.min(LIMIT_REAL) };
+        let options = &QueueOptions { limit, ..options.clone() };
         let storage = MemoryStorage::new(SOURCE_BYTES).unwrap();
         let disk = storage.region().clone();
         pattern::fill_region(&disk, 0, SOURCE_BYTES, 0, 0);
@@ -54,8 +63,9 @@ impl Bed {
         let agents = AgentPlacement { agents: 1, first_cpu: None, shared: true };
         let drives = [drive.driver().clone()];
         let queues = GpuQueues::start(gpu, &drives, 1, options, agents, None, OPEN_LIMIT).unwrap();
-        let gpu = Arc::clone(gpu);
-        Self { queues, _drive: drive, _server: server, counters, disk, gpu }
+        let (gpu, cq) = (Arc::clone(gpu), options.cq);
+        let about = format!("{options:?}, faults \"{faults}\"");
+        Self { queues, _drive: drive, _server: server, counters, disk, gpu, cq, about }
     }
 
     /// Two blocks of 64 lanes; what all of them saw.
@@ -77,7 +87,20 @@ impl Bed {
             batch,
             seed: 7,
         };
-        launch(&self.gpu, kernel, shape, args.as_bytes());
+        let mut launch = self.gpu.launch(kernel, shape, args.as_bytes()).unwrap();
+        let [device, host] = &self.queues.memory()[0];
+        let view = args.queue;
+        let cq = match self.cq {
+            Placement::Device => (device, view.cq - view.state),
+            Placement::Host => (host, view.cq - host.address()),
+        };
+        let cq = (cq.0, usize::try_from(cq.1).unwrap());
+        let standing = Standing { view: &view, device, cq };
+        let at = || {
+            let host = self.queues.counters_now();
+            format!("{}\n{}\nhost: {host:?}", self.about, standing.tell())
+        };
+        stuck::finish(&self.gpu, launch.as_mut(), kernel.name, at, || standing.close());
         read(&self.gpu, &memory, results.as_mut_bytes());
         sum(&results)
     }
@@ -142,6 +165,24 @@ pub fn faults_of_the_drive_reach_the_lanes_that_they_hit(gpu: &Arc<dyn Gpu>) {
             let at = format!("{}, {script}: {seen:?}", batches.name);
             assert_eq!((seen.failed, seen.wrong_bytes), (failed, wrong), "{at}");
             assert_eq!(seen.succeeded, ios - failed, "{at}");
+        }
+    }
+}
+
+/// The same lanes again and again, twice as many as the queue holds: each I/O meets queues that are full,
+/// others that drain, and lanes of its own warp that are elsewhere.
+pub fn lanes_write_over_a_queue_that_is_always_full(gpu: &Arc<dyn Gpu>) {
+    let rounds = if gpu.describe().simulated { 4 } else { 300 };
+    for (options, [_, _, writes]) in both() {
+        for (sq, cq) in [(Placement::Device, options.cq), (Placement::Host, Placement::Host)] {
+            let options = QueueOptions { depth: 64, sq, cq, ..options.clone() };
+            let bed = Bed::new(gpu, &options, "");
+            let seen = bed.run(&writes, 4096, 1, rounds);
+            let at = format!("{}: {seen:?}", bed.about);
+            assert_eq!((seen.failed, seen.wrong_bytes, seen.status), (0, 0, 0), "{at}");
+            assert_eq!(seen.succeeded, 128 * rounds * 3, "{at}");
+            let last = u64::from(7 + rounds - 1);
+            pattern::check_region(&bed.disk, 0, 128 * 4096, 0, last).expect(&at);
         }
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use gpu::{CudaGpu, CudaOptions, Gpu, LaunchShape};
 use selftest::litmus::{self, Amount, Row};
-use selftest::{CASES, Case};
+use selftest::{CASES, Case, End};
 use serde_json::json;
 use zerocopy::IntoBytes;
 
@@ -21,6 +21,13 @@ use crate::units::{parse_duration, thousands};
 pub struct SelftestArgs {
     /// Run only these, by name [default: all].
     pub names: Vec<String>,
+    /// Run each case so often, or until it fails.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value = "1",
+          conflicts_with = "litmus")]
+    pub repeat: u32,
+    /// Begin no further repeat of a case after so long.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "litmus")]
+    pub within: Option<Duration>,
     /// Print the names and stop.
     #[arg(long)]
     pub list: bool,
@@ -75,26 +82,53 @@ fn run_cases(args: &SelftestArgs, gpu: &Arc<dyn Gpu>) -> Result<ExitCode> {
     let name = gpu.describe().name;
     let cases = chosen(&args.names)?;
     let mut failed = 0;
-    for case in &cases {
+    for (done, case) in cases.iter().enumerate() {
         let start = Instant::now();
-        let end = selftest::run(case, gpu);
+        let (end, runs) = repeated(args, case, gpu);
         let seconds = start.elapsed().as_secs_f64();
-        failed += usize::from(end.is_err());
-        let why = end.err();
+        let (why, stuck) = match end {
+            End::Passed => (None, false),
+            End::Failed(why) => (Some(why), false),
+            End::Stuck(why) => (Some(why), true),
+        };
+        failed += usize::from(why.is_some());
         if args.json {
             let passed = why.is_none();
-            let row = json!({"selftest": case.name, "gpu": name, "passed": passed,
+            let row = json!({"selftest": case.name, "gpu": name, "passed": passed, "runs": runs,
                              "seconds": seconds, "why": why});
             print(&row.to_string())?;
         } else {
             let end = why.as_deref().unwrap_or("ok");
-            print(&format!("{} ... {end} ({seconds:.2} s)", case.name))?;
+            let times = if runs > 1 { format!(", {runs} times") } else { String::new() };
+            print(&format!("{} ... {end} ({seconds:.2} s{times})", case.name))?;
+        }
+        if stuck {
+            let left = cases.len() - done - 1;
+            eprintln!(
+                "a kernel does not end, so {left} cases were not run, and this process ends hard"
+            );
+            // Anything gentler waits for the kernel.
+            std::process::abort();
         }
     }
     if !args.json {
         print(&format!("{} passed, {failed} failed on {name}", cases.len() - failed))?;
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(NOT_CLEAN) })
+}
+
+/// Runs a case as often as asked, or until it fails: its last end, and how often it ran.
+fn repeated(args: &SelftestArgs, case: &Case, gpu: &Arc<dyn Gpu>) -> (End, u32) {
+    let start = Instant::now();
+    let mut runs = 0;
+    loop {
+        let end = selftest::run(case, gpu);
+        runs += 1;
+        let over = args.within.is_some_and(|within| start.elapsed() >= within);
+        if end != End::Passed || over || runs >= args.repeat {
+            return (end, runs);
+        }
+    }
 }
 
 fn run_litmus(args: &SelftestArgs, gpu: &Arc<dyn Gpu>, duration: Duration) -> Result<ExitCode> {
