@@ -6,7 +6,8 @@
 // through the last arguments, and only on success.
 //
 // Handles are opaque. A handle keeps what it was made of, so handles may be destroyed in any order;
-// each must be destroyed once, and null may always be. Functions may be called from any thread.
+// each must be destroyed once, and null may always be. Functions may be called from any thread. A child
+// that was forked makes handles of its own: its parent's are refused there.
 //
 // Structures of the device headers (sidecore/ring.h and others) are passed as a pointer and a size,
 // which must be that of the library's own: then both are of one version.
@@ -294,7 +295,7 @@ typedef struct sidecore_memory_view {
 typedef struct sidecore_ring_options {
   // sizeof(sidecore_ring_options).
   uint32_t struct_bytes;
-  // Entries, a power of two; default 1,024.
+  // Entries, a power of two up to 16,777,216; default 1,024.
   uint32_t depth;
   // Completion records, and so the most requests in flight; default 1,024.
   uint32_t records;
@@ -304,7 +305,7 @@ typedef struct sidecore_ring_options {
   uint32_t read_route;
   // SIDECORE_ROUTE_AUTO, _BOUNCE or _PUSH.
   uint32_t write_route;
-  // Limit of a request that brings none, in ms; default 10,000.
+  // Limit of a request that brings none, in ms, at most 65,535; default 10,000.
   uint32_t limit_ms;
   // Zero.
   uint32_t reserved;
@@ -371,8 +372,8 @@ int sidecore_controller_count(const struct sidecore_controller *controller,
 // Stops it where it runs, and destroys it. End its users first.
 void sidecore_controller_destroy(struct sidecore_controller *controller);
 
-// Starts a controller with sidecore's driver; it must run. `queue_pairs` is how many are asked for (0:
-// 64).
+// Starts a controller with sidecore's driver; it must run, and have no other driver. `queue_pairs` is how
+// many are asked for (0: 64).
 int sidecore_driver_open(const struct sidecore_controller *controller,
                          uint32_t queue_pairs,
                          uint32_t limit_ms,

@@ -26,7 +26,7 @@ int main(void)
     if (!sidecore_gpu_is_simulated(gpu) || strncmp(sidecore_gpu_name(gpu), "simulated", 9) != 0) ++wrong;
     if (sidecore_gpu_name(NULL)[0] != 0) ++wrong;
 
-    sidecore_memory *memory = NULL, *own = NULL;
+    sidecore_memory *memory = NULL, *own = NULL, *absent_memory;
     EXPECT(sidecore_memory_allocate(NULL, SIDECORE_MEMORY_HOST, 1, &memory), SIDECORE_MISUSE, "gpu is null");
     EXPECT(sidecore_memory_allocate(gpu, 9, 1, &memory), SIDECORE_MISUSE, "memory kind 9");
     EXPECT(sidecore_memory_allocate(gpu, SIDECORE_MEMORY_HOST, 0, &memory), SIDECORE_MISUSE, "0 bytes");
@@ -41,6 +41,11 @@ int main(void)
     EXPECT(sidecore_memory_store(own, 8190, "abcdefg", 8), SIDECORE_MISUSE, "do not lie inside");
     WELL(sidecore_memory_store(own, 100, "abcdefg", 8));
     WELL(sidecore_memory_load(own, 100, text, 8));
+    EXPECT(sidecore_memory_store(own, 0, text, SIZE_MAX), SIDECORE_MISUSE, "bytes long");
+    EXPECT(sidecore_memory_load(own, 0, text, SIZE_MAX), SIDECORE_MISUSE, "bytes long");
+    WELL(sidecore_memory_store(own, 0, NULL, 0));
+    EXPECT(sidecore_memory_adopt(gpu, UINT64_MAX - 4095, 8192, &absent_memory), SIDECORE_MISUSE, "end before");
+    EXPECT(sidecore_memory_adopt(gpu, 4096, UINT64_MAX - 8192, &absent_memory), SIDECORE_MISUSE, "end before");
     if (strcmp(text, "abcdefg") != 0 || strcmp(mine + 100, "abcdefg") != 0) ++wrong;
 
     sidecore_bus *bus;
@@ -53,10 +58,17 @@ int main(void)
     if (address != view.device_address) ++wrong;
     WELL(sidecore_bus_unmap(bus, address));
     EXPECT(sidecore_bus_unmap(bus, address), SIDECORE_MISUSE, "nothing is mapped");
+    EXPECT(sidecore_bus_map(bus, own, 0, 0, 1 << 24, NULL), SIDECORE_MISUSE, "none");
+    EXPECT(sidecore_bus_map(bus, own, 0, 4096, UINT64_MAX - 8, NULL), SIDECORE_MISUSE, "addresses");
 
     sidecore_storage *storage, *absent;
     EXPECT(sidecore_storage_file("/nonexistent/file", &absent), SIDECORE_STORAGE, "/nonexistent/file");
-    EXPECT(sidecore_storage_file("\xff", &absent), SIDECORE_MISUSE, "not UTF-8");
+    // Names of files are bytes.
+    EXPECT(sidecore_storage_file("\xff", &absent), SIDECORE_STORAGE, "No such file");
+    FILE *named = fopen("\xfe", "w");
+    if (named == NULL || fwrite(mine, 512, 1, named) != 1 || fclose(named) != 0) ++wrong;
+    WELL(sidecore_storage_file("\xfe", &absent));
+    sidecore_storage_close(absent);
     WELL(sidecore_storage_memory(1 << 20, NULL, &storage));
     EXPECT(sidecore_storage_faults(storage, "gremlins", &absent), SIDECORE_MISUSE, "gremlins");
 
@@ -70,14 +82,16 @@ int main(void)
     options.timing = "iops=many";
     EXPECT(sidecore_controller_create(gpu, bus, storage, &options, &controller), SIDECORE_MISUSE, "many");
     WELL(sidecore_controller_create(gpu, bus, storage, NULL, &controller));
-    sidecore_driver *driver;
+    sidecore_driver *driver, *second;
     EXPECT(sidecore_driver_open(controller, 0, 1000, &driver), SIDECORE_MISUSE, "does not run");
     EXPECT(sidecore_controller_stop(controller), SIDECORE_MISUSE, "not running");
     WELL(sidecore_controller_start(controller));
     EXPECT(sidecore_controller_start(controller), SIDECORE_MISUSE, "running already");
     WELL(sidecore_controller_stop(controller));
     WELL(sidecore_controller_start(controller));
+    EXPECT(sidecore_driver_open(controller, 65536, 10000, &driver), SIDECORE_MISUSE, "65536 queue pairs");
     WELL(sidecore_driver_open(controller, 0, 10000, &driver));
+    EXPECT(sidecore_driver_open(controller, 0, 10000, &second), SIDECORE_MISUSE, "a driver already");
     sidecore_queue_pair *pair;
     sidecore_queue_pair_view where;
     EXPECT(sidecore_queue_pair_create(driver, memory, 0, memory, 8192, 512, 1000, &pair, &where), SIDECORE_MISUSE, "inside");
@@ -92,6 +106,9 @@ int main(void)
     polled.polling = 7;
     EXPECT(sidecore_lanes_start(gpu, driver, &polled, 1000, &lanes), SIDECORE_MISUSE, "polling 7");
     polled.polling = SIDECORE_POLLING_CPU;
+    polled.depth = 131072;
+    EXPECT(sidecore_lanes_start(gpu, driver, &polled, 1000, &lanes), SIDECORE_MISUSE, "65536");
+    polled.depth = 0;
     polled.completion = SIDECORE_QUEUE_HOST;
     WELL(sidecore_lanes_start(gpu, driver, &polled, 10000, &lanes));
     uint64_t count = 99;
@@ -105,10 +122,16 @@ int main(void)
     sidecore_ring_options shape = {0};
     char bytes[256];
     uint32_t id;
+    sidecore_engine_options many = {0};
+    many.struct_bytes = sizeof many;
+    many.side_cores = UINT32_MAX;
+    EXPECT(sidecore_engine_start(gpu, &many, &engine), SIDECORE_MISUSE, "side cores");
     WELL(sidecore_engine_start(gpu, NULL, &engine));
     shape.struct_bytes = sizeof shape;
     shape.depth = 3;
     EXPECT(sidecore_ring_create(engine, &shape, &ring), SIDECORE_MISUSE, "depth 3");
+    shape.depth = 1u << 31;
+    EXPECT(sidecore_ring_create(engine, &shape, &ring), SIDECORE_MISUSE, "depth 2147483648");
     shape.depth = 0;
     shape.read_route = 9;
     EXPECT(sidecore_ring_create(engine, &shape, &ring), SIDECORE_MISUSE, "route 9");
@@ -123,6 +146,15 @@ int main(void)
     EXPECT(sidecore_source_deregister(engine, id, 5000), SIDECORE_MISUSE, "not registered");
     EXPECT(sidecore_simulated_launch(gpu, NULL, 1, 1, bytes, 1, 1), SIDECORE_MISUSE, "kernel is null");
     WELL(sidecore_ring_quiesce(ring, 5000));
+
+    // A handle of another kind, in the place of one.
+    uint64_t number = 0;
+    EXPECT(sidecore_ring_count((sidecore_ring *)engine, "requests", &number), SIDECORE_MISUSE, "not a handle of this kind");
+    EXPECT(sidecore_controller_stop((sidecore_controller *)gpu), SIDECORE_MISUSE, "controller at 0x");
+    sidecore_bus_destroy((sidecore_bus *)memory);
+    if (strstr(sidecore_last_error(), "bus at 0x") == NULL) ++wrong;
+    sidecore_memory_view still;
+    WELL(sidecore_memory_where(memory, &still));
 
     // Any order will do: each keeps what it was made of.
     sidecore_gpu_close(gpu);

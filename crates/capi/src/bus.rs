@@ -53,6 +53,10 @@ pub unsafe extern "C" fn sidecore_bus_map(
         let part = region.slice(number(offset)?, number(bytes)?);
         let part = part.map_err(|e| Failure::misuse(e.to_string()))?;
         let at = if wanted == SIDECORE_BUS_SAME { part.address() } else { wanted };
+        if bytes == 0 || at.checked_add(bytes).is_none() {
+            let text = format!("{bytes} bytes at {at:#x}: none, or more than there are addresses");
+            return Err(Failure::misuse(text));
+        }
         let id = bus.map.register_at(at, part).map_err(|e| Failure::misuse(e.to_string()))?;
         bus.mapped.lock().unwrap_or_else(PoisonError::into_inner).insert(at, id);
         // SAFETY: as in `sidecore_bus_create`; null is no place.
@@ -81,5 +85,5 @@ pub unsafe extern "C" fn sidecore_bus_unmap(bus: *const sidecore_bus, address: u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_bus_destroy(bus: *mut sidecore_bus) {
     // SAFETY: as in `sidecore_bus_create`.
-    swallow(|| unsafe { destroy(bus) });
+    swallow(|| unsafe { destroy(bus, "bus") });
 }

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use ctrl::{Controller, Counters, NamespaceOptions, Server, ServerOptions, SharedCounters};
@@ -127,6 +127,8 @@ pub struct sidecore_controller {
     options: ctrl::Options,
     injector: Option<Arc<Injector>>,
     state: Mutex<State>,
+    /// Held by the driver handle that drives it.
+    driven: Mutex<Weak<()>>,
 }
 
 fn cpu_ns(seconds: f64) -> u64 {
@@ -177,6 +179,18 @@ impl sidecore_controller {
     /// Whether a thread serves it.
     pub(crate) fn is_running(&self) -> bool {
         matches!(*self.state(), State::Running { .. })
+    }
+
+    /// Leave to drive it, for one at a time: another driver would reset it, and end the queues of the first.
+    pub(crate) fn take(&self) -> Result<Arc<()>, Failure> {
+        let mut driven = self.driven.lock().unwrap_or_else(PoisonError::into_inner);
+        if driven.strong_count() > 0 {
+            let text = "the controller has a driver already: close that one first";
+            return Err(Failure::misuse(text));
+        }
+        let token = Arc::new(());
+        *driven = Arc::downgrade(&token);
+        Ok(token)
     }
 
     fn counts(&self) -> sidecore_controller_counts {
@@ -262,7 +276,8 @@ pub unsafe extern "C" fn sidecore_controller_create(
         let map = Arc::clone(&bus.map);
         let made = Controller::with_bar(options.clone(), Arc::clone(&map), registers.clone())?;
         let state = Mutex::new(State::Fresh(Box::new(made)));
-        place.give_handle(sidecore_controller { map, registers, options, injector, state });
+        let driven = Mutex::default();
+        place.give_handle(sidecore_controller { map, registers, options, injector, state, driven });
         Ok(())
     })
 }
@@ -327,5 +342,5 @@ pub unsafe extern "C" fn sidecore_controller_count(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_controller_destroy(controller: *mut sidecore_controller) {
     // SAFETY: as in `sidecore_controller_create`.
-    swallow(|| unsafe { destroy(controller) });
+    swallow(|| unsafe { destroy(controller, "controller") });
 }

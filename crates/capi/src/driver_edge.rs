@@ -22,6 +22,8 @@ pub struct sidecore_driver {
     device: Arc<RegionDevice>,
     registers: Region,
     options: NvmeOptions,
+    /// Leave to drive the controller.
+    _driving: Arc<()>,
 }
 
 /// What a program needs to know of a drive to build commands for it.
@@ -72,8 +74,8 @@ pub struct sidecore_queue_pair_view {
     pub entries: u32,
 }
 
-/// Starts a controller with sidecore's driver; it must run. `queue_pairs` is how many are asked for (0:
-/// 64).
+/// Starts a controller with sidecore's driver; it must run, and have no other driver. `queue_pairs` is how
+/// many are asked for (0: 64).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_driver_open(
     controller: *const sidecore_controller,
@@ -89,9 +91,12 @@ pub unsafe extern "C" fn sidecore_driver_open(
         if !controller.is_running() {
             return Err(Failure::misuse("the controller does not run: start it first"));
         }
+        let driving = controller.take()?;
         let queues_max = match queue_pairs {
             0 => DriverOptions::default().queues_max,
-            pairs => u16::try_from(pairs).map_err(|e| Failure::misuse(e.to_string()))?,
+            pairs => u16::try_from(pairs).map_err(|_| {
+                Failure::misuse(format!("{pairs} queue pairs: a drive has at most 65535"))
+            })?,
         };
         let options = NvmeOptions {
             driver: DriverOptions { queues_max, ..DriverOptions::default() },
@@ -103,7 +108,13 @@ pub unsafe extern "C" fn sidecore_driver_open(
         let shared: Arc<dyn Device> = Arc::clone(&device) as _;
         let nvme = NvmeStorage::wait_open(shared, &options)?;
         let driver = nvme.driver().clone();
-        place.give_handle(sidecore_driver { driver, device, registers, options });
+        place.give_handle(sidecore_driver {
+            driver,
+            device,
+            registers,
+            options,
+            _driving: driving,
+        });
         Ok(())
     })
 }
@@ -157,7 +168,7 @@ pub unsafe extern "C" fn sidecore_driver_storage(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_driver_close(driver: *mut sidecore_driver) {
     // SAFETY: as in `sidecore_driver_open`.
-    swallow(|| unsafe { destroy(driver) });
+    swallow(|| unsafe { destroy(driver, "driver") });
 }
 
 /// Moves a pair on until `done` says so, or the limit has passed.
@@ -277,7 +288,6 @@ pub unsafe extern "C" fn sidecore_queue_pair_delete(
             drive_until(&mut lent, &pair.options, limit, |s| matches!(s, LentState::Absent))
         });
         // SAFETY: as in `sidecore_driver_open`; the borrow above has ended.
-        unsafe { destroy(pair) };
-        result
+        result.and(unsafe { destroy(pair, "pair") })
     })
 }

@@ -120,7 +120,7 @@ pub unsafe extern "C" fn sidecore_engine_cpu_ns(engine: *const sidecore_engine) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_engine_stop(engine: *mut sidecore_engine) {
     // SAFETY: as in `sidecore_engine_start`.
-    swallow(|| unsafe { destroy(engine) });
+    swallow(|| unsafe { destroy(engine, "engine") });
 }
 
 /// Makes a storage usable in requests; `view` gets its sidecore::abi::SourceView, `id` what names it here

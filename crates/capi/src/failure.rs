@@ -114,12 +114,9 @@ pub(crate) fn guard(act: impl FnOnce() -> Result<(), Failure>) -> c_int {
     failure.code
 }
 
-/// As `guard`, for what cannot fail: a panic is dropped with what it was about.
-pub(crate) fn swallow(act: impl FnOnce()) {
-    let _code = guard(|| {
-        act();
-        Ok(())
-    });
+/// As `guard`, for functions that return nothing: the text is all that tells of a failure.
+pub(crate) fn swallow(act: impl FnOnce() -> Result<(), Failure>) {
+    let _code = guard(act);
 }
 
 pub(crate) fn last() -> *const c_char {

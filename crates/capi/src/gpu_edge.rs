@@ -120,5 +120,5 @@ pub unsafe extern "C" fn sidecore_simulated_launch(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_gpu_close(gpu: *mut sidecore_gpu) {
     // SAFETY: as in `sidecore_gpu_open`.
-    swallow(|| unsafe { destroy(gpu) });
+    swallow(|| unsafe { destroy(gpu, "gpu") });
 }

@@ -222,5 +222,5 @@ pub(crate) fn named(all: &[(&'static str, u64)], name: &str) -> Result<u64, Fail
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_lanes_stop(lanes: *mut sidecore_lanes) {
     // SAFETY: as in `sidecore_lanes_start`.
-    swallow(|| unsafe { destroy(lanes) });
+    swallow(|| unsafe { destroy(lanes, "lanes") });
 }

@@ -211,6 +211,10 @@ pub unsafe extern "C" fn sidecore_memory_adopt(
         if pointer == 0 || bytes == 0 {
             return Err(Failure::misuse("adopting a null pointer, or no bytes"));
         }
+        if pointer.checked_add(bytes).is_none() || i64::try_from(bytes).is_err() {
+            let text = format!("adopting {bytes} bytes at {pointer:#x}: addresses end before");
+            return Err(Failure::misuse(text));
+        }
         place.give_handle(adopted(&gpu.gpu, &gpu.gpu.foreign(pointer, bytes)?)?);
         Ok(())
     })
@@ -282,5 +286,5 @@ pub unsafe extern "C" fn sidecore_memory_load(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_memory_free(memory: *mut sidecore_memory) {
     // SAFETY: as in `sidecore_memory_allocate`.
-    swallow(|| unsafe { destroy(memory) });
+    swallow(|| unsafe { destroy(memory, "memory") });
 }

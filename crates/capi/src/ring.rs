@@ -29,7 +29,7 @@ pub const SIDECORE_ROUTE_PUSH: u32 = 4;
 pub struct sidecore_ring_options {
     /// sizeof(sidecore_ring_options).
     pub struct_bytes: u32,
-    /// Entries, a power of two; default 1,024.
+    /// Entries, a power of two up to 16,777,216; default 1,024.
     pub depth: u32,
     /// Completion records, and so the most requests in flight; default 1,024.
     pub records: u32,
@@ -39,7 +39,7 @@ pub struct sidecore_ring_options {
     pub read_route: u32,
     /// SIDECORE_ROUTE_AUTO, _BOUNCE or _PUSH.
     pub write_route: u32,
-    /// Limit of a request that brings none, in ms; default 10,000.
+    /// Limit of a request that brings none, in ms, at most 65,535; default 10,000.
     pub limit_ms: u32,
     /// Zero.
     pub reserved: u32,
@@ -182,5 +182,5 @@ pub unsafe extern "C" fn sidecore_ring_restart(ring: *const sidecore_ring) -> c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_ring_close(ring: *mut sidecore_ring) {
     // SAFETY: as in `sidecore_ring_create`.
-    swallow(|| unsafe { destroy(ring) });
+    swallow(|| unsafe { destroy(ring, "ring") });
 }

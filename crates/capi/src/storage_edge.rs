@@ -10,7 +10,7 @@ use storage::faults::FaultScript;
 use storage::{Faulty, FileOptions, FileStorage, MemoryStorage, Storage};
 
 use crate::failure::{Failure, c_text, guard, swallow};
-use crate::handle::{borrow, destroy, place, text};
+use crate::handle::{borrow, destroy, name_of_file, place, text};
 
 /// Something with bytes that a controller or a ring reads and writes.
 pub struct sidecore_storage {
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn sidecore_storage_file(
         // SAFETY: as in `sidecore_storage_memory`.
         let place = unsafe { place(storage, "storage") }?;
         // SAFETY: as in `sidecore_storage_memory`.
-        let path = unsafe { text(path, "path") }?;
+        let path = unsafe { name_of_file(path, "path") }?;
         let file = FileStorage::open(path, &FileOptions::default())?;
         place.give_handle(sidecore_storage::new(Arc::new(file)));
         Ok(())
@@ -104,5 +104,5 @@ pub unsafe extern "C" fn sidecore_storage_about(storage: *const sidecore_storage
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_storage_close(storage: *mut sidecore_storage) {
     // SAFETY: as in `sidecore_storage_memory`.
-    swallow(|| unsafe { destroy(storage) });
+    swallow(|| unsafe { destroy(storage, "storage") });
 }

@@ -34,7 +34,14 @@ impl Bench {
         let program = self.path().join("program");
         let compiler = if source.ends_with(".c") { "gcc" } else { "g++" };
         let mut command = Command::new(compiler);
-        command.args(words).args(["-O1", "-Wall", "-Wextra", "-Wredundant-decls", "-Werror", "-pthread"]);
+        command.args(words).args([
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Wredundant-decls",
+            "-Werror",
+            "-pthread",
+        ]);
         command.arg("-I").arg(root().join("include")).arg(root().join(source));
         command.arg("-o").arg(&program).arg("-L").arg(self.path()).arg("-lsidecore");
         command.arg(format!("-Wl,-rpath,{}", self.path().display()));
@@ -57,7 +64,18 @@ fn run(program: &Path, words: &[&str]) -> String {
 fn a_c_program_is_told_what_it_does_wrong() {
     let bench = Bench::new();
     let program = bench.compile("tests/c_api/misuse.c", &["-std=c99", "-pedantic"]);
-    assert_eq!(run(&program, &[]), "0 wrong\n");
+    // It makes a file, where it stands.
+    let output = Command::new(&program).current_dir(bench.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0 wrong\n");
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Where a child joined a thread of its parent's, it waited for ever.
+#[test]
+fn a_forked_child_is_refused_and_harms_nothing() {
+    let bench = Bench::new();
+    let program = bench.compile("tests/c_api/fork.c", &["-std=gnu99"]);
+    assert_eq!(run(&program, &[]), "child 0, parent 0\n");
 }
 
 /// With a driver that knows memory of all kinds, and has two GPUs.

@@ -12,6 +12,9 @@ use crate::side_core::SideCore;
 use crate::supervisor::Supervisor;
 use crate::threads::{Placement, Threads};
 
+/// Side cores that an engine has at most; the same bound as of the command's option.
+const SIDE_CORES_MAX: u32 = 1024;
+
 /// Options of an engine.
 #[derive(Clone)]
 pub struct EngineBuilder {
@@ -101,8 +104,9 @@ impl EngineBuilder {
     fn check(&self) -> Result<u32, EngineError> {
         let wanted = self.side_cores.unwrap_or_else(|| usable_cpus().saturating_sub(1).max(1));
         let count = wanted.min(self.cpu_max.unwrap_or(u32::MAX));
-        if count == 0 {
-            return Err(EngineError::Misuse("an engine needs at least one side core".into()));
+        if count == 0 || count > SIDE_CORES_MAX {
+            let text = format!("{count} side cores: 1 to {SIDE_CORES_MAX} are possible");
+            return Err(EngineError::Misuse(text));
         }
         Ok(count)
     }

@@ -136,8 +136,10 @@ impl Default for RingConfig {
 impl RingConfig {
     fn check(&self) -> Result<(), EngineError> {
         let wrong = |text: String| Err(EngineError::Misuse(text));
-        if !self.depth.is_power_of_two() || self.depth < 2 {
-            return wrong(format!("ring depth {} is no power of two from 2 up", self.depth));
+        // More entries than records would never be in use.
+        if !self.depth.is_power_of_two() || !(2..=RECORDS_MAX).contains(&self.depth) {
+            let text = format!("ring depth {} is no power of two from 2 to", self.depth);
+            return wrong(format!("{text} {RECORDS_MAX}"));
         }
         if self.records == 0 || self.records > RECORDS_MAX {
             return wrong(format!("{} records: 1 to {RECORDS_MAX} are possible", self.records));

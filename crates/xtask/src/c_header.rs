@@ -25,7 +25,8 @@ const PREFACE: &str = "\
 // through the last arguments, and only on success.
 //
 // Handles are opaque. A handle keeps what it was made of, so handles may be destroyed in any order;
-// each must be destroyed once, and null may always be. Functions may be called from any thread.
+// each must be destroyed once, and null may always be. Functions may be called from any thread. A child
+// that was forked makes handles of its own: its parent's are refused there.
 //
 // Structures of the device headers (sidecore/ring.h and others) are passed as a pointer and a size,
 // which must be that of the library's own: then both are of one version.";

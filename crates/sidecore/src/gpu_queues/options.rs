@@ -86,7 +86,7 @@ impl QueueOptions {
     pub(super) fn check(&self) -> Result<(), EngineError> {
         let misuse = |text: String| Err(EngineError::Misuse(text));
         if !self.depth.is_power_of_two() || !(2..=1 << 15).contains(&self.depth) {
-            return misuse(format!("queues of {} entries: a power of two from 2 on", self.depth));
+            return misuse(format!("queues of {} entries: a power of two, 2 to 65536", self.depth));
         }
         if !self.command_ids.is_power_of_two() || self.command_ids > 1 << 16 {
             let text = format!("{} command ids: a power of two, at most 65536", self.command_ids);
