@@ -141,7 +141,8 @@ class Model:
         sidecore.save_safetensors(tensors, path)
         self.tensors = tensors
         self.nbytes = sum(t.numel() * 8 for t in tensors.values())
-        entries, _ = sidecore._sidecore.read_header(str(path))
+        handle = sidecore._sidecore.Engine(None).open(str(path), "r")
+        entries, _ = sidecore._sidecore.read_header(handle)
         self.offsets = {name: offset for name, _, _, offset, _ in entries}
         self.generation = 0
 
@@ -213,8 +214,11 @@ def raw_reads(bench: Bench, model: Model, roof: float | None, kvikio) -> None:
 
         return prepared
 
-    runs = {f"sidecore {n}": (lambda run=ours(n): run) for n in (8, 12, 16)}
-    runs["sidecore"] = lambda run=ours(None): run
+    def prepared_by(run):
+        return lambda: run
+
+    runs = {f"sidecore {n}": prepared_by(ours(n)) for n in (8, 12, 16)}
+    runs["sidecore"] = prepared_by(ours(None))
     if kvikio is not None and GPU:
         runs |= {f"kvikio {n}": theirs(n) for n in (1, 4, 8, 16)}
     taken: dict[str, list] = {name: [] for name in runs}

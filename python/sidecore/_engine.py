@@ -67,7 +67,28 @@ class Engine:
         return self._move(requests, True, progress)
 
     def _move(self, requests: Sequence[Request], write: bool, progress: Any) -> int:
-        return self.raw.transfer([raw(r) for r in requests], write, progress) if requests else 0
+        return self.raw.start([raw(r) for r in requests], write).finish(progress)
+
+    def meanwhile(self, requests: Sequence[Request], progress: Any) -> Meanwhile:
+        """Reads all while the body of a ``with`` runs, at whose end every byte has arrived."""
+        return Meanwhile(self.raw.start([raw(r) for r in requests], False), progress)
+
+
+class Meanwhile:
+    """Transfers that go on while a ``with`` statement's body runs; its end is theirs."""
+
+    def __init__(self, started: Any, progress: Any) -> None:
+        self.started = started
+        self.progress = progress
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:
+            self.started.finish(self.progress)
+        else:
+            self.started.abort()
 
 
 def raw(request: Request) -> tuple[Any, int, int, int, bool, Any]:

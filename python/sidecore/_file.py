@@ -396,11 +396,15 @@ def read_files(
     except OSError as error:
         raise from_os(error, "Reading", error.filename) from None
     block = kind.allocate(found.nbytes, where)
-    if found.payload:
-        target = (block.address, found.nbytes, where.gpu is not None, block.owner)
-        raw = _engine.engine(where.gpu, path_of(listed[0])).raw
-        with progress_for("load", found.payload, progress) as bar:
-            found.read(raw, target, bar)
+    target = (block.address, found.nbytes, where.gpu is not None, block.owner)
+    raw = _engine.engine(where.gpu, path_of(listed[0])).raw
+    with progress_for("load", found.payload, progress) as bar:
+        moving = _engine.Meanwhile(found.start(raw, target), bar)
+        if not kind.looks_at_bytes:
+            with moving:
+                return kind.parts(block, found.offsets(), found.sizes(), where)
+        with moving:
+            pass
     return kind.parts(block, found.offsets(), found.sizes(), where)
 
 

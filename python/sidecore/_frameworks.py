@@ -67,6 +67,8 @@ class Framework:
     """What loading needs of a framework."""
 
     name = ""
+    #: Whether making a tensor may read its bytes, so that they must be there before.
+    looks_at_bytes = False
 
     def check(self, dtype: DType) -> None:
         """Refuses a type that the framework has no word for, before any byte is moved."""
@@ -134,8 +136,10 @@ class Torch(Framework):
         return part.view(kind).view(shape)
 
     def parts(self, block, offsets, sizes, where):
-        # One call makes all views: every file, and what lies between it and the next one.
+        # One call makes all views: every file, and what lies between it and the next one, if any.
         ends = [*offsets[1:], block.nbytes]
+        if all(map(operator.eq, map(operator.add, offsets, sizes), ends)):
+            return list(self.torch.split_with_sizes(block.owner, sizes))
         cuts = [0] * (2 * len(sizes))
         cuts[::2] = sizes
         cuts[1::2] = [e - at - n for e, at, n in zip(ends, offsets, sizes, strict=True)]
@@ -239,6 +243,7 @@ class Cupy(Framework):
 
 class Jax(Own):
     name = "jax"
+    looks_at_bytes = True
 
     def __init__(self) -> None:
         self.jax = importlib.import_module("jax")

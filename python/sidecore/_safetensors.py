@@ -97,14 +97,22 @@ def load_safetensors(
         for entry in shard.entries:
             kind.check(_frameworks.sub_byte(entry.dtype, entry.shape)[0])
     with progress_for("load", sum(e.nbytes for s in shards for e in s.entries), progress) as bar:
-        tensors: dict[str, Any] = {}
+        tensors: dict[str, tuple] = {}
         requests: list[_engine.Request] = []
         for shard in shards:
             placed = _place_shared if shared else _place_apart
             for entry, block, offset in placed(shard, kind, where, shard.handle, requests):
                 dtype, shape = _frameworks.sub_byte(entry.dtype, entry.shape)
                 tensors[entry.name] = (block, offset, dtype, shape)
+        if not kind.looks_at_bytes:
+            # Tensors are made over their memory while it is being filled.
+            with engine.meanwhile(requests, bar):
+                return _made(tensors, kind, where)
         engine.transfer(requests, bar)
+    return _made(tensors, kind, where)
+
+
+def _made(tensors: dict[str, tuple], kind: Framework, where: Device) -> dict[str, Any]:
     return {
         name: kind.tensor(block, offset, dtype, shape, where)
         for name, (block, offset, dtype, shape) in tensors.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -373,3 +374,27 @@ def test_missing_files_say_so(tmp_path):
         sidecore.load_safetensors(tmp_path / "none", framework="sidecore")
     assert caught.value.errno == 2 and isinstance(caught.value, OSError)
     assert "Check the path" in str(caught.value)
+
+
+def test_a_load_that_is_broken_off_gives_its_memory_back(tmp_path, monkeypatch, framework):
+    """Tensors are made while bytes move; where that fails, nothing moves any more afterwards."""
+    data = stamped(8 << 20, 5)
+    write_safetensors(tmp_path / "x", {"a": ("U8", (len(data),), data)})
+    kind = sidecore._frameworks._KINDS[framework]
+    blocks = []
+
+    def broken(self, block, *_):
+        blocks.append(block)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "tensor", broken)
+        with pytest.raises(KeyboardInterrupt):
+            sidecore.load_safetensors(tmp_path / "x", framework=framework)
+    assert sidecore.stats()["in_flight"] == 0
+    # What is written there now stays.
+    before = ctypes.string_at(blocks[0].address, len(data))
+    ctypes.memset(blocks[0].address, 0xEE, len(data))
+    assert before[: 1 << 20] != b"\xee" * (1 << 20)
+    assert as_bytes(sidecore.load_safetensors(tmp_path / "x", framework=framework)["a"]) == data
+    assert ctypes.string_at(blocks[0].address, len(data)) == b"\xee" * len(data)

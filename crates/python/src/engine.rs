@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 
 use crate::errors;
 use crate::memory::{self, Memory};
-use crate::waiting::{Batched, Expected, Named, Pending, sweep, wait};
+use crate::waiting::{Batched, Expected, Named, Pending, Started, sweep, wait};
 
 /// An open file.
 #[pyclass(frozen, module = "sidecore._sidecore")]
@@ -95,18 +95,18 @@ fn stored(path: &Path, gpu: Option<&dyn Gpu>) -> Option<(String, Knees)> {
 }
 
 impl Engine {
-    /// Reads all, each to its last byte, and waits.
-    pub fn read_all(
+    /// Starts to read all, each to its last byte.
+    pub fn start_all(
         &self,
         py: Python<'_>,
         requests: Vec<Request>,
-        asked: Vec<Expected>,
-        progress: Option<&Py<PyAny>>,
+        asked: Arc<Vec<Expected>>,
+        write: bool,
         owners: Vec<Py<PyAny>>,
-    ) -> PyResult<u64> {
+    ) -> Started {
         sweep(py);
         let batch = py.detach(|| self.bulk.submit_many(requests));
-        wait(py, Batched { batch, asked, write: false }, progress, owners)
+        Started::new(Batched { batch, asked, write }, owners)
     }
 }
 
@@ -161,23 +161,15 @@ impl Engine {
         Ok(Handle { file: file.map_err(|e| errors::of_file(py, &e, &path))? })
     }
 
-    /// Moves all, and waits.
-    fn transfer(
-        &self,
-        py: Python<'_>,
-        asked: Vec<Asked<'_>>,
-        write: bool,
-        progress: Option<Py<PyAny>>,
-    ) -> PyResult<u64> {
-        sweep(py);
+    /// Starts to move all.
+    fn start(&self, py: Python<'_>, asked: Vec<Asked<'_>>, write: bool) -> PyResult<Started> {
         let name = |asked: &Asked<'_>| (asked.0.get().file.path().to_owned(), asked.1, asked.3);
-        let names = asked.iter().map(name).collect();
+        let names = Arc::new(asked.iter().map(name).collect());
         let requests: Result<Vec<Request>, BulkError> =
             asked.iter().map(|asked| request(asked, write)).collect();
         let requests = requests.map_err(|e| errors::engine(py, &e))?;
         let owners = asked.into_iter().map(|asked| asked.5).collect();
-        let batch = py.detach(|| self.bulk.submit_many(requests));
-        wait(py, Batched { batch, asked: names, write }, progress.as_ref(), owners)
+        Ok(self.start_all(py, requests, names, write, owners))
     }
 
     /// Moves one, and waits. A short one is moved by this thread.

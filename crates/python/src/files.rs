@@ -1,14 +1,14 @@
 //! Many whole files at once: their lengths, their places in one block of memory, and their bytes.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bulk::{BulkError, Request};
 use pyo3::prelude::*;
 
 use crate::engine::{Engine, Target};
+use crate::waiting::{Expected, Started};
 use crate::{errors, memory};
 
 /// How many files a thread measures at a time.
@@ -16,17 +16,14 @@ const GROUP: usize = 256;
 /// More threads gain nothing: each call is short, and the kernel's own locks are shared.
 const THREADS_MAX: usize = 16;
 
-struct Entry {
-    path: PathBuf,
-    bytes: u64,
-    /// Where its bytes go.
-    offset: u64,
-}
-
 /// Files that are to be read whole, each to a place of its own.
 #[pyclass(frozen, module = "sidecore._sidecore")]
 pub struct FileList {
-    entries: Vec<Entry>,
+    sizes: Vec<u64>,
+    /// Where each begins in the memory.
+    offsets: Vec<u64>,
+    /// Those that are not empty.
+    full: Arc<Vec<Expected>>,
     /// Bytes of all files, without what lies between them.
     #[pyo3(get)]
     payload: u64,
@@ -41,50 +38,45 @@ impl FileList {
     #[new]
     fn new(py: Python<'_>, paths: Vec<PathBuf>, alignment: u64) -> PyResult<Self> {
         let measured = py.detach(|| measure(&paths));
-        let lengths = measured.map_err(|(path, error)| errors::named(&error, &path))?;
+        let sizes = measured.map_err(|(path, error)| errors::named(&error, &path))?;
         let (mut payload, mut end) = (0_u64, 0_u64);
-        let place = |(path, bytes): (PathBuf, u64)| {
+        let place = |bytes: &u64| {
             let offset = end.next_multiple_of(alignment.max(1));
             end = offset + bytes;
             payload += bytes;
-            Entry { path, bytes, offset }
+            offset
         };
-        let entries: Vec<Entry> = paths.into_iter().zip(lengths).map(place).collect();
-        Ok(Self { entries, payload, nbytes: end.next_multiple_of(alignment.max(1)) })
+        let offsets: Vec<u64> = sizes.iter().map(place).collect();
+        let full = paths.into_iter().zip(&sizes).filter(|(_, bytes)| **bytes > 0);
+        let full = full.map(|(path, bytes)| (path, 0, *bytes)).collect();
+        let nbytes = end.next_multiple_of(alignment.max(1));
+        Ok(Self { sizes, offsets, full: Arc::new(full), payload, nbytes })
     }
 
     /// Lengths of the files.
     fn sizes(&self) -> Vec<u64> {
-        self.entries.iter().map(|entry| entry.bytes).collect()
+        self.sizes.clone()
     }
 
     /// Places of the files.
     fn offsets(&self) -> Vec<u64> {
-        self.entries.iter().map(|entry| entry.offset).collect()
+        self.offsets.clone()
     }
 
-    /// Reads all into memory of `nbytes`; a file that has become shorter is an error.
-    fn read(
-        &self,
-        py: Python<'_>,
-        engine: &Engine,
-        target: Target,
-        progress: Option<Py<PyAny>>,
-    ) -> PyResult<u64> {
+    /// Starts to read all into memory of `nbytes`; a file that has become shorter is an error.
+    fn start(&self, py: Python<'_>, engine: &Engine, target: Target) -> PyResult<Started> {
         let (address, bytes, on_device, owner) = target;
         let place = memory::place(address, bytes, on_device).map_err(|e| errors::engine(py, &e))?;
-        let full = || self.entries.iter().filter(|entry| entry.bytes > 0);
         let requests: Result<Vec<Request>, BulkError> = py.detach(|| {
-            full()
-                .map(|entry| {
-                    let place = place.part(entry.offset, entry.bytes)?;
-                    Ok(Request::read_path(&entry.path, 0, place))
-                })
-                .collect()
+            let places = self.offsets.iter().zip(&self.sizes).filter(|(_, bytes)| **bytes > 0);
+            let each = places.zip(&*self.full);
+            each.map(|((offset, bytes), (path, ..))| {
+                Ok(Request::read_path(path, 0, place.part(*offset, *bytes)?))
+            })
+            .collect()
         });
         let requests = requests.map_err(|e| errors::engine(py, &e))?;
-        let asked = full().map(|entry| (entry.path.clone(), 0, entry.bytes)).collect();
-        engine.read_all(py, requests, asked, progress.as_ref(), vec![owner])
+        Ok(engine.start_all(py, requests, Arc::clone(&self.full), false, vec![owner]))
     }
 }
 

@@ -38,7 +38,7 @@ mod _sidecore {
     #[pymodule_export]
     use super::save::Save;
     #[pymodule_export]
-    use super::waiting::Pending;
+    use super::waiting::{Pending, Started};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

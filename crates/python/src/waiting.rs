@@ -159,7 +159,7 @@ fn leave(transfer: Box<dyn Waited + Send>, owners: Vec<Py<PyAny>>) {
 /// A request that must move all of its bytes; its name is known for the error.
 pub struct Batched {
     pub batch: Batch,
-    pub asked: Vec<Expected>,
+    pub asked: Arc<Vec<Expected>>,
     pub write: bool,
 }
 
@@ -170,7 +170,7 @@ impl Waited for Batched {
     fn wait(&self, limit: Duration) -> Option<Result<u64, Failed>> {
         let results = self.batch.wait(limit)?;
         let mut total = 0;
-        for (result, (path, offset, bytes)) in results.into_iter().zip(&self.asked) {
+        for (result, (path, offset, bytes)) in results.into_iter().zip(&*self.asked) {
             let error = match result {
                 Ok(moved) if moved < *bytes && !self.write => {
                     let (end, wanted) = (offset + moved, offset + bytes);
@@ -192,6 +192,58 @@ impl Waited for Batched {
     }
     fn cancel(&self) {
         self.batch.cancel();
+    }
+}
+
+/// Transfers that go on while Python does something else.
+#[pyclass(frozen, module = "sidecore._sidecore")]
+pub struct Started {
+    /// None once it was waited for.
+    going: Mutex<Option<(Batched, Vec<Py<PyAny>>)>>,
+    process: u32,
+}
+
+impl Started {
+    /// Transfers, and what keeps their memory.
+    pub fn new(batched: Batched, owners: Vec<Py<PyAny>>) -> Self {
+        Self { going: Mutex::new(Some((batched, owners))), process: std::process::id() }
+    }
+
+    fn take(&self) -> Option<(Batched, Vec<Py<PyAny>>)> {
+        self.going.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let Some((batched, owners)) = self.take() else { return };
+        if self.process == std::process::id() {
+            batched.cancel();
+            leave(Box::new(batched), owners);
+        } else {
+            std::mem::forget((batched, owners));
+        }
+    }
+}
+
+#[pymethods]
+impl Started {
+    /// Waits until every byte has been moved.
+    #[pyo3(signature = (progress=None))]
+    fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<u64> {
+        match self.take() {
+            Some((batched, owners)) => wait(py, batched, progress.as_ref(), owners),
+            None => Ok(0),
+        }
+    }
+
+    /// Ends it: the memory is its owner's again.
+    fn abort(&self, py: Python<'_>) {
+        if let Some((batched, owners)) = self.take() {
+            batched.cancel();
+            py.detach(|| batched.wait(CANCEL_LIMIT));
+            leave(Box::new(batched), owners);
+        }
     }
 }
 
