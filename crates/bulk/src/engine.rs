@@ -69,8 +69,10 @@ impl Bulk {
             knees.threads_cached = threads;
             knees.threads_direct = threads;
             knees.threads_write = threads;
+            knees.threads_rows = threads;
         }
-        let wanted = knees.threads_cached.max(knees.threads_direct).max(knees.threads_write);
+        let Knees { threads_cached, threads_direct, threads_write, threads_rows, .. } = knees;
+        let wanted = threads_cached.max(threads_direct).max(threads_write).max(threads_rows);
         let (knees, threads_max, shrunk) = knees.within(pool_bytes, wanted);
         if shrunk || threads_max < wanted {
             counters.fell_back(Cause::PoolSmall, || {
@@ -346,7 +348,7 @@ impl Bulk {
         }
         let (file, map) = (Arc::clone(&file.0), RowMap::new(file_bytes));
         let what = What::Rows { file, indices, row_bytes, place, map };
-        let threads = core.knees.threads_cached.max(core.knees.threads_direct);
+        let threads = core.knees.threads_rows;
         let chunk_bytes = core.knees.chunk_bytes(rows * row_bytes, threads).min(GATHER_BYTES);
         let chunk_bytes = chunk_bytes.min(rows_in_slot(&core.knees, row_bytes));
         let mut job = Job::new(Op::Read, what, rules, chunk_bytes);

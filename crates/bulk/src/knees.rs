@@ -36,6 +36,14 @@ pub struct Knees {
     pub inline_bytes_max: u64,
     /// Requests of a batch up to this length share a slot with others.
     pub gather_bytes_max: u64,
+    /// Threads that gather rows: each waits for memory most of the time, so more of them help longer.
+    #[serde(default = "row_threads")]
+    pub threads_rows: usize,
+}
+
+/// Threads for rows where nothing was measured.
+fn row_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(1, 16)
 }
 
 impl Default for Knees {
@@ -52,6 +60,7 @@ impl Default for Knees {
             direct_bytes_min: 16 << 10,
             inline_bytes_max: 256 << 10,
             gather_bytes_max: 256 << 10,
+            threads_rows: row_threads(),
         }
     }
 }
@@ -63,6 +72,7 @@ impl Knees {
             threads_cached: self.threads_cached.clamp(1, 256),
             threads_direct: self.threads_direct.clamp(1, 256),
             threads_write: self.threads_write.clamp(1, 256),
+            threads_rows: self.threads_rows.clamp(1, 256),
             slot_bytes: self.slot_bytes.clamp(64 << 10, 64 << 20).next_power_of_two(),
             slots: self.slots.clamp(2, 64),
             ..self

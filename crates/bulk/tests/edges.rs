@@ -105,3 +105,21 @@ fn a_save_takes_no_name_that_is_there_and_replaces_files_only() {
     assert!(matches!(save("pipe"), Err(BulkError::Unsupported { .. })));
     assert!(!std::fs::metadata(&pipe).unwrap().is_file());
 }
+
+#[test]
+fn rows_have_threads_of_their_own_number() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("rows");
+    make(&path, 4 << 20, 7);
+    let few = Knees { threads_cached: 1, threads_direct: 1, threads_write: 1, ..Knees::default() };
+    let knees = Knees { threads_rows: 3, slot_bytes: 64 << 10, ..few };
+    // A number that the user names is for everything.
+    for (threads, expected) in [(None, 3), (Some(2), 2)] {
+        let (bulk, _gpu) = engine(Options { knees: Some(knees), threads, ..quiet() });
+        let file = bulk.open_file(&path, Access::Read).unwrap();
+        let indices: Vec<u64> = (0..1024).collect();
+        let target = Guarded::new(None, 0, 4 << 20);
+        assert_eq!(bulk.read_rows(&file, &indices, 4096, target.place()).unwrap(), 4 << 20);
+        assert_eq!(bulk.counters().threads, expected);
+    }
+}
