@@ -33,6 +33,7 @@
 
 mod batch;
 mod counters;
+mod courier;
 mod engine;
 mod error;
 mod file;

@@ -1,7 +1,7 @@
 //! Where chunks are carried out: pinned slots, a queue of copies and a ring, used by one thread at a time.
 //!
 //! ```text
-//! read    slot: filled by reads (cached ones now, direct ones by the ring) -> copied -> free
+//! read    slot: filled by reads (cached ones now, direct ones by the ring) -> copied by the courier -> free
 //! write   slot: copied from the device -> written (cached now, direct by the ring) -> free
 //! host    no slot: file and memory meet without one, unless direct I/O wants better aligned memory
 //! ```
@@ -26,6 +26,7 @@ use storage::Residency;
 
 use self::flight::{Flight, Phase};
 use self::ring::RingOps;
+use crate::courier::{Courier, Parcel};
 use crate::error::BulkError;
 use crate::job::{Job, Piece, Target};
 use crate::route::{Cause, Op};
@@ -50,7 +51,10 @@ pub(crate) struct Seat {
     registration: Option<Keeper>,
     /// How cached pages are found out, by device number, for files that are opened in passing.
     devices: Vec<(u64, Residency)>,
+    /// Copies from the device.
     queue: Option<Box<dyn CopyQueue>>,
+    /// Copies to the device.
+    courier: Option<Arc<Courier>>,
     ring: RingOps,
     pieces: Vec<Piece>,
 }
@@ -71,6 +75,12 @@ fn pin(gpu: &dyn Gpu, bytes: usize) -> Result<(Region, Option<Keeper>), GpuError
 impl Drop for Seat {
     fn drop(&mut self) {
         // Copies that still run use the memory; what pins it goes before it does.
+        for slot in &self.copying {
+            let phase = self.flights[*slot].as_ref().map(|flight| flight.phase);
+            if let (Some(Phase::Copying(_, last)), Some(courier)) = (phase, &self.courier) {
+                courier.wait(last);
+            }
+        }
         self.queue = None;
         self.registration = None;
     }
@@ -88,6 +98,7 @@ impl Seat {
             registration: None,
             devices: Vec::new(),
             queue: None,
+            courier: None,
             ring: RingOps::default(),
             pieces: Vec::new(),
         }
@@ -109,6 +120,7 @@ impl Seat {
     /// Makes memory, queue and ring now.
     pub fn prepare(&mut self, core: &Core) -> Result<(), BulkError> {
         self.memory(core)?;
+        self.courier(core)?;
         let queue = self.queue(core)?;
         // The first mark settles how marks are made.
         let mark = queue.mark().map_err(|e| BulkError::gpu("making a queue of copies", &e))?;
@@ -158,6 +170,13 @@ impl Seat {
         Ok(self.queue.as_deref_mut().expect("made above"))
     }
 
+    fn courier(&mut self, core: &Core) -> Result<&Arc<Courier>, BulkError> {
+        if self.courier.is_none() {
+            self.courier = Some(core.courier()?);
+        }
+        Ok(self.courier.as_ref().expect("made above"))
+    }
+
     /// Starts a chunk. There is room.
     pub fn begin(&mut self, core: &Core, job: &Arc<Job>, chunk: u64) {
         if job.is_stopped() {
@@ -186,17 +205,23 @@ impl Seat {
     pub fn advance(&mut self, core: &Core) {
         self.reap(core);
         while let Some(slot) = self.copying.front().copied() {
-            let mark = match self.flight(slot).phase {
-                Phase::Arriving(mark) | Phase::Copying(mark) => mark,
+            let done = match self.flight(slot).phase {
+                Phase::Arriving(mark) => {
+                    let queue = self.queue.as_mut().expect("copies were started");
+                    queue.is_done(mark).map_err(|e| BulkError::gpu("copying from the device", &e))
+                }
+                Phase::Copying(first, last) => {
+                    let courier = self.courier.as_ref().expect("copies were posted");
+                    courier.is_done((first, last))
+                }
                 Phase::Filling | Phase::Writing => unreachable!("it is in the queue of copies"),
             };
-            let queue = self.queue.as_mut().expect("copies were started");
-            match queue.is_done(mark) {
+            match done {
                 Ok(false) => return,
                 Ok(true) => self.copied(core, slot),
                 Err(error) => {
                     self.copying.pop_front();
-                    self.fail(core, slot, BulkError::gpu("copying", &error));
+                    self.fail(core, slot, error);
                 }
             }
         }
@@ -205,7 +230,7 @@ impl Seat {
     fn copied(&mut self, core: &Core, slot: usize) {
         self.copying.pop_front();
         match self.flight(slot).phase {
-            Phase::Copying(_) => self.finish(core, slot),
+            Phase::Copying(..) => self.finish(core, slot),
             _ => {
                 if let Err(error) = self.write_out(core, slot) {
                     self.fail(core, slot, error);
@@ -220,11 +245,16 @@ impl Seat {
             let limit = if self.copying.is_empty() { NAP } else { Duration::from_micros(100) };
             self.ring.wait(limit);
         } else if let Some(slot) = self.copying.front().copied() {
-            let (Phase::Arriving(mark) | Phase::Copying(mark)) = self.flight(slot).phase else {
-                unreachable!("it is in the queue of copies");
-            };
             // An error comes again in `advance`.
-            let _again = self.queue.as_mut().expect("copies were started").wait(mark);
+            match self.flight(slot).phase {
+                Phase::Arriving(mark) => {
+                    let _again = self.queue.as_mut().expect("copies were started").wait(mark);
+                }
+                Phase::Copying(_, last) => {
+                    self.courier.as_ref().expect("copies were posted").wait(last);
+                }
+                Phase::Filling | Phase::Writing => unreachable!("it is in the queue of copies"),
+            }
         }
         self.advance(core);
     }
@@ -236,8 +266,8 @@ impl Seat {
         let result = self.start_copies(core, &flight, memory.as_ref());
         let flight = self.flights[slot].insert(flight);
         match result? {
-            Some(mark) => {
-                flight.phase = Phase::Copying(mark);
+            Some((first, last)) => {
+                flight.phase = Phase::Copying(first, last);
                 self.copying.push_back(slot);
             }
             None => self.finish(core, slot),
@@ -250,7 +280,7 @@ impl Seat {
         core: &Core,
         flight: &Flight,
         memory: Option<&Region>,
-    ) -> Result<Option<u64>, BulkError> {
+    ) -> Result<Option<(u64, u64)>, BulkError> {
         let mut spans: Vec<flight::Span> = Vec::new();
         for part in flight.parts.iter().filter(|part| part.staged && part.got > 0) {
             match flight.job.target(&part.piece) {
@@ -265,15 +295,12 @@ impl Seat {
             return Ok(None);
         }
         let host = memory.expect("staged parts have memory");
-        let queue = self.queue(core)?;
-        let refused = |e| BulkError::gpu("copying to the device", &e);
-        for span in &spans {
-            let flight::Span { at, to, bytes } = *span;
-            let span = gpu::Span { host, host_offset: at, device: to, bytes };
-            queue.start_to_device(span).map_err(refused)?;
-        }
         core.counters.copies.fetch_add(spans.len() as u64, std::sync::atomic::Ordering::Relaxed);
-        queue.mark().map(Some).map_err(refused)
+        let parcels = spans.iter().map(|span| {
+            let flight::Span { at, to, bytes } = *span;
+            Parcel { host: host.clone(), at, device: to, bytes }
+        });
+        Ok(Some(self.courier(core)?.post(parcels)))
     }
 
     /// Ends a flight well: all that its parts got is at its target.

@@ -14,6 +14,7 @@ use rustix::fs::FileType;
 use storage::Residency;
 
 use crate::counters;
+use crate::courier::Courier;
 use crate::error::BulkError;
 use crate::file::{Access, Inner};
 use crate::interference::{Interference, Need};
@@ -42,6 +43,8 @@ pub(crate) struct Core {
     gates: Mutex<Gates>,
     gates_wake: Condvar,
     spare: Mutex<Spare>,
+    /// Copies to the device, made when the first is.
+    courier: Mutex<Option<Arc<Courier>>>,
     /// CPUs near the GPU, looked for when the first worker starts.
     near: OnceLock<Near>,
     /// How cached pages are found out, by device number.
@@ -101,6 +104,7 @@ impl Core {
             gates: Mutex::default(),
             gates_wake: Condvar::new(),
             spare: Mutex::default(),
+            courier: Mutex::default(),
             near: OnceLock::new(),
             residency: Mutex::default(),
         }
@@ -109,6 +113,17 @@ impl Core {
     /// Whether tests have the system refuse this.
     pub fn refuses(&self, need: Need) -> bool {
         self.interference.as_ref().is_some_and(|interference| interference.refuses(need))
+    }
+
+    /// Whoever carries copies to the device.
+    pub fn courier(&self) -> Result<Arc<Courier>, BulkError> {
+        let mut courier = lock(&self.courier);
+        if let Some(courier) = &*courier {
+            return Ok(Arc::clone(courier));
+        }
+        let gpu = self.gpu.as_ref().expect("device memory was resolved by a GPU");
+        let made = Arc::new(Courier::new(gpu.as_ref())?);
+        Ok(Arc::clone(courier.insert(made)))
     }
 
     /// Opens a file; how its cached pages are found out is asked once a device.

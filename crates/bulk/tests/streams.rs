@@ -31,7 +31,7 @@ fn cuda() -> Option<Arc<dyn Gpu>> {
 }
 
 /// Runs a test of this file again, by the driver without a device.
-fn with_fake(test: &str, variables: &[(&str, &str)]) {
+fn with_fake(test: &str, variables: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     // Functions that the driver has and the fake does not: all fail.
@@ -59,6 +59,7 @@ fn with_fake(test: &str, variables: &[(&str, &str)]) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}\n{errors}");
     assert!(text.contains("1 passed") && !text.contains("no GPU here"), "{text}\n{errors}");
+    text.into_owned()
 }
 
 /// Brings device memory to pinned memory in the order of a stream; the answer waits and looks at it.
@@ -213,6 +214,28 @@ fn bytes_on_cuda() {
         storage::pattern::check(&data, offset, 1).unwrap();
     }
     assert!(bulk.counters().pinned_bytes_max > 0);
+
+    // Small ones share slots, and go from there to places that lie the other way round.
+    const SMALL: u64 = 300;
+    let small = |i: u64| (i * 70_001, memory.address + (SMALL - i) * 5000);
+    let requests = (0..SMALL).map(|i| {
+        let (offset, address) = small(i);
+        Request::read(&file, offset, Place::device(address, 4000))
+    });
+    let before = bulk.counters().copies;
+    let results = bulk.submit_many(requests.collect()).wait(MINUTE).unwrap();
+    assert!(results.iter().all(|result| matches!(result, Ok(4000))));
+    assert_eq!(bulk.counters().copies - before, SMALL);
+    for i in 0..SMALL {
+        let (offset, address) = small(i);
+        let device_offset = address - memory.address;
+        let (host, device) = (&host, &memory);
+        let copy = Copy { host, host_offset: 0, device, device_offset, bytes: 4000 };
+        gpu.copy_to_host(copy).unwrap();
+        let mut data = vec![0; 4000];
+        host.read_bytes(0, &mut data);
+        storage::pattern::check(&data, offset, 1).unwrap();
+    }
 }
 
 #[test]
@@ -227,7 +250,14 @@ fn order_by_host_functions() {
 
 #[test]
 fn bytes_on_a_driver_without_a_device() {
-    with_fake("bytes_on_cuda", &[]);
+    let text = with_fake("bytes_on_cuda", &[]);
+    assert!(text.contains("copies in batches"), "{text}");
+}
+
+#[test]
+fn bytes_on_a_driver_that_has_no_batches() {
+    let text = with_fake("bytes_on_cuda", &[("FAKE_NO_BATCHES", "1")]);
+    assert!(!text.contains("copies in batches"), "{text}");
 }
 
 #[test]

@@ -52,12 +52,38 @@ pub struct ExternalBuffer {
 
 const _: () = assert!(size_of::<ExternalMemory>() == 104 && size_of::<ExternalBuffer>() == 88);
 
+/// How the copies of a batch may be carried out. Source: `CUmemcpyAttributes` of CUDA 12.8.
+#[repr(C)]
+pub struct CopyAttributes {
+    /// 1: their sources are read in the order of the stream.
+    pub source_order: c_int,
+    /// Kinds and numbers of places; nothing for memory that does not migrate.
+    pub hints: [c_int; 4],
+    pub flags: c_uint,
+}
+
+/// Several copies by one call. Source: `cuMemcpyBatchAsync_v2` of CUDA 13.0.
+pub type CopyBatch = unsafe extern "C" fn(
+    *const u64,
+    *const u64,
+    *const usize,
+    usize,
+    *const CopyAttributes,
+    *const usize,
+    usize,
+    Opaque,
+) -> Status;
+
+const _: () = assert!(size_of::<CopyAttributes>() == 24);
+
 macro_rules! functions {
     ($($field:ident = $symbol:literal: fn($($argument:ty),*);)*) => {
         /// The functions, as long as the library is loaded.
         #[derive(Debug)]
         pub struct Api {
             $(pub $field: unsafe extern "C" fn($($argument),*) -> Status,)*
+            /// Younger than the others, so that not every driver has it.
+            pub copy_batch: Option<CopyBatch>,
             /// Keeps the functions where they are.
             _library: Library,
         }
@@ -79,7 +105,10 @@ macro_rules! functions {
                         "install NVIDIA driver 525 or newer",
                     ))?;
                 )*
-                Ok(Self { $($field,)* _library: library })
+                // SAFETY: as above; the type is that of CUDA 13's header for this symbol.
+                let copy_batch = unsafe { library.get::<CopyBatch>(c"cuMemcpyBatchAsync_v2".to_bytes_with_nul()) };
+                let copy_batch = copy_batch.ok().map(|found| *found);
+                Ok(Self { $($field,)* copy_batch, _library: library })
             }
         }
     };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mem::Region;
 
-use crate::api::{NOT_READY, call};
+use crate::api::{CopyAttributes, NOT_READY, call};
 use crate::device::Device;
 use crate::error::CudaError;
 use crate::event::{Event, SLEEPING};
@@ -41,6 +41,23 @@ pub struct CopyQueue {
     reached: u64,
     /// Host memory of copies, by the mark that comes after them.
     memory: VecDeque<(u64, Region)>,
+    batch: Batch,
+}
+
+/// The lists of the last batch, kept for their memory.
+#[derive(Debug, Default)]
+struct Batch {
+    to: Vec<u64>,
+    from: Vec<u64>,
+    bytes: Vec<usize>,
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.to.clear();
+        self.from.clear();
+        self.bytes.clear();
+    }
 }
 
 impl CopyQueue {
@@ -60,6 +77,7 @@ impl CopyQueue {
             last: 0,
             reached: 0,
             memory: VecDeque::new(),
+            batch: Batch::default(),
         })
     }
 
@@ -82,15 +100,51 @@ impl CopyQueue {
         self.start(address, from, to)
     }
 
+    /// Starts several copies to device addresses, in any order among themselves: by one call where the
+    /// driver has one for that. Where this fails, none was started.
+    ///
+    /// # Errors
+    /// As [`CopyQueue::start_to_device`]; `Unavailable` where the driver has no such call.
+    pub fn start_batch(&mut self, copies: &[(u64, HostRange<'_>)]) -> Result<(), CudaError> {
+        let in_order = CopyAttributes { source_order: 1, hints: [0; 4], flags: 0 };
+        let context = Arc::clone(&self.stream.context);
+        let batch = context.api.copy_batch.ok_or_else(|| {
+            let remedy = "use a driver of CUDA 13 or newer";
+            CudaError::unavailable("copies in batches", "the driver has none", remedy)
+        })?;
+        self.batch.clear();
+        for (to, from) in copies {
+            self.batch.to.push(*to);
+            self.batch.from.push(from.address()?);
+            self.batch.bytes.push(from.bytes);
+        }
+        let _visit = context.visit()?;
+        for (_, from) in copies {
+            self.keep(from.region);
+        }
+        let (first, handle) = (0, self.stream.handle);
+        let Batch { to, from, bytes } = &self.batch;
+        let (to, from, bytes) = (to.as_ptr(), from.as_ptr(), bytes.as_ptr());
+        let (attributes, first) = (&raw const in_order, &raw const first);
+        // SAFETY: three lists of the same length, and one set of attributes from the first copy on; the
+        // driver reads them during the call. The host ranges were checked and are kept.
+        let status = unsafe { batch(to, from, bytes, copies.len(), attributes, first, 1, handle) };
+        context.api.check("cuMemcpyBatchAsync", status)
+    }
+
+    /// Keeps host memory until a later mark is reached.
+    fn keep(&mut self, region: &Region) {
+        let next = self.last + 1;
+        let mut kept = self.memory.iter().rev().take_while(|(mark, _)| *mark == next);
+        if !kept.any(|(_, kept)| kept.address() == region.address()) {
+            self.memory.push_back((next, region.clone()));
+        }
+    }
+
     fn start(&mut self, to: u64, from: u64, host: HostRange<'_>) -> Result<(), CudaError> {
         let context = Arc::clone(&self.stream.context);
         let _visit = context.visit()?;
-        let same = |(mark, kept): &(u64, Region)| {
-            *mark == self.last + 1 && kept.address() == host.region.address()
-        };
-        if !self.memory.back().is_some_and(same) {
-            self.memory.push_back((self.last + 1, host.region.clone()));
-        }
+        self.keep(host.region);
         call!(context.api, copy(to, from, host.bytes, self.stream.handle))
     }
 

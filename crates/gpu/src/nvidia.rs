@@ -341,6 +341,14 @@ impl CopyQueue for CudaCopies {
         self.0.start_to_device(span.device, host_range(&span)).map_err(unavailable)
     }
 
+    fn start_all_to_device(&mut self, spans: &[Span<'_>]) -> Result<(), GpuError> {
+        let copies: Vec<_> = spans.iter().map(|span| (span.device, host_range(span))).collect();
+        if copies.len() > 1 && self.0.start_batch(&copies).is_ok() {
+            return Ok(());
+        }
+        spans.iter().try_for_each(|span| self.start_to_device(*span))
+    }
+
     fn start_to_host(&mut self, span: Span<'_>) -> Result<(), GpuError> {
         self.0.start_to_host(host_range(&span), span.device).map_err(unavailable)
     }

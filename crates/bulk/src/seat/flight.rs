@@ -10,10 +10,10 @@ use crate::threads::Core;
 /// What a flight waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Copies from the device, up to a mark.
+    /// Copies from the device, up to a mark of the seat's queue.
     Arriving(u64),
-    /// Copies to the device, up to a mark.
-    Copying(u64),
+    /// Copies to the device, from the first to the last by the courier's numbers.
+    Copying(u64, u64),
     /// Reads by the ring.
     Filling,
     /// Writes by the ring.

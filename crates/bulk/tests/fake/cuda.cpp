@@ -2,6 +2,7 @@
 // other. Good enough to show in which order copies, gates and events end; built as libcuda.so.1 by the tests.
 //
 // FAKE_NO_STREAM_WAITS=1    streams cannot wait for words (CUDA_ERROR_NOT_SUPPORTED)
+// FAKE_NO_BATCHES=1         several copies by one call are refused
 // FAKE_NO_PINNED=1          pinned memory is refused
 // FAKE_DEVICE_BYTES=N       device memory there is
 #include <atomic>
@@ -110,6 +111,14 @@ void note(void* memory, size_t bytes) {
   std::lock_guard lock(memory_mutex);
   allocations[reinterpret_cast<uint64_t>(memory)] = bytes;
 }
+bool inside(uint64_t address, size_t bytes) {
+  std::lock_guard lock(memory_mutex);
+  auto found = allocations.upper_bound(address);
+  if (found == allocations.begin()) return false;
+  --found;
+  return address + bytes <= found->first + found->second;
+}
+std::atomic<int> batches{0};
 thread_local void* current = nullptr;
 int context;
 }  // namespace
@@ -178,6 +187,17 @@ int cuPointerGetAttribute(void* place, int which, uint64_t address) {
 }
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
   of(stream).submit([=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
+  return 0;
+}
+int cuMemcpyBatchAsync_v2(const uint64_t* to, const uint64_t* from, const size_t* bytes, size_t count,
+                          const int* attributes, const size_t* first, size_t sets, void* stream) {
+  if (flag("FAKE_NO_BATCHES")) return NOT_SUPPORTED;
+  if (sets != 1 || *first != 0 || *attributes != 1 || !stream) return INVALID;
+  for (size_t i = 0; i < count; ++i) {
+    if (!inside(to[i], bytes[i])) return INVALID;
+    cuMemcpyAsync(to[i], from[i], bytes[i], stream);
+  }
+  if (batches++ == 0) std::printf("copies in batches\n"), std::fflush(stdout);
   return 0;
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* stream) {
