@@ -5,12 +5,17 @@ Says `ready`, then does its work once for each line of input and answers with on
 is taken around the work and its synchronisation; opening, allocating and importing are not timed.
 
     kvikio[:threads=N,task=BYTES,direct=1]   KvikIO, which must be installed
+    cufile[:threads=N,task=BYTES]            NVIDIA's libcufile, called by N threads; without nvidia-fs in its
+                                             compatibility mode
     safetensors                              load_file of a safetensors file made of the file's bytes
     torch                                    torch.load of the same
     numpy                                    np.fromfile, or a memmap gather; to the GPU where torch has one
 """
 
 import argparse
+import concurrent.futures
+import ctypes
+import glob
 import json
 import os
 import sys
@@ -81,6 +86,106 @@ class KvikIO:
         return moved
 
 
+class CuFile:
+    """libcufile and the driver, by ctypes: no package is needed."""
+
+    class Error(ctypes.Structure):
+        _fields_ = [("error", ctypes.c_int), ("cuda", ctypes.c_int)]
+
+    class Description(ctypes.Structure):
+        _fields_ = [("kind", ctypes.c_int), ("fd", ctypes.c_int64), ("operations", ctypes.c_void_p)]
+
+    def __init__(self, args, values):
+        self.args = args
+        self.threads, self.task = int(values.get("threads", "1")), size(values.get("task", "4m"))
+        os.environ.setdefault("CUFILE_ALLOW_COMPAT_MODE", "true")
+        self.cuda, self.cufile = ctypes.CDLL("libcuda.so.1"), self.library()
+        for name in ("cuFileDriverOpen", "cuFileHandleRegister", "cuFileBufRegister"):
+            getattr(self.cufile, name).restype = self.Error
+        for name in ("cuFileRead", "cuFileWrite"):
+            function = getattr(self.cufile, name)
+            function.restype = ctypes.c_ssize_t
+            long, pointer = ctypes.c_int64, ctypes.c_void_p
+            function.argtypes = [pointer, pointer, ctypes.c_size_t, long, long]
+        self.context, self.target = ctypes.c_void_p(), ctypes.c_void_p()
+        self.driver("cuInit", 0)
+        self.driver("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)
+        self.driver("cuCtxSetCurrent", self.context)
+        many = args.work in ("rows", "files")
+        self.bytes = args.count * args.each if many else os.path.getsize(args.file)
+        self.driver("cuMemAlloc_v2", ctypes.byref(self.target), ctypes.c_size_t(self.bytes))
+        self.driver("cuMemsetD8_v2", self.target, 1, ctypes.c_size_t(self.bytes))
+        self.own("cuFileDriverOpen")
+        self.own("cuFileBufRegister", self.target, ctypes.c_size_t(self.bytes), 0)
+        if args.work == "rows":
+            self.rows = row_order(os.path.getsize(args.file) // args.each, args.count)
+        self.pool = concurrent.futures.ThreadPoolExecutor(
+            self.threads, initializer=lambda: self.driver("cuCtxSetCurrent", self.context)
+        )
+
+    @staticmethod
+    def library():
+        folders = ["/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib"]
+        folders += [f"{folder}/nvidia/*/lib" for folder in sys.path]
+        found = [path for folder in folders for path in glob.glob(f"{folder}/libcufile.so.0")]
+        for path in ["libcufile.so.0", *found]:
+            try:
+                return ctypes.CDLL(path)
+            except OSError as error:
+                why = error
+        raise SystemExit(f"no libcufile here: {why}")
+
+    def driver(self, name, *values):
+        status = getattr(self.cuda, name)(*values)
+        if status:
+            raise OSError(f"{name}: error {status} of CUDA")
+
+    def own(self, name, *values):
+        result = getattr(self.cufile, name)(*values)
+        if result.error:
+            raise OSError(f"{name}: error {result.error} of libcufile, {result.cuda} of CUDA")
+
+    def open(self, path, flags):
+        fd = os.open(path, flags)
+        handle, description = ctypes.c_void_p(), self.Description(1, fd, None)
+        self.own("cuFileHandleRegister", ctypes.byref(handle), ctypes.byref(description))
+        return fd, handle
+
+    def close(self, opened):
+        self.cufile.cuFileHandleDeregister(opened[1])
+        os.close(opened[0])
+
+    def share(self, thread, opened):
+        """What one thread does: every so many-th piece."""
+        args, moved = self.args, 0
+        function = self.cufile.cuFileWrite if args.work == "write" else self.cufile.cuFileRead
+        each = args.each if args.work in ("rows", "files") else self.task
+        for piece in range(thread, -(-self.bytes // each), self.threads):
+            at, own = piece * each, opened
+            if args.work == "files":
+                own = self.open(f"{args.file}/{piece}", os.O_RDONLY)
+            source = {"rows": lambda: int(self.rows[piece]) * each, "files": lambda: 0}
+            offset = source.get(args.work, lambda: at)()
+            count = function(own[1], self.target, min(each, self.bytes - at), offset, at)
+            if args.work == "files":
+                self.close(own)
+            if count < 0:
+                raise OSError(f"{function.__name__}: {count}")
+            moved += count
+        return moved
+
+    def run(self):
+        flags, opened = os.O_RDWR if self.args.work == "write" else os.O_RDONLY, None
+        if self.args.work != "files":
+            opened = self.open(self.args.file, flags)
+        shares = [self.pool.submit(self.share, thread, opened) for thread in range(self.threads)]
+        moved = sum(share.result() for share in shares)
+        if opened:
+            self.close(opened)
+        self.driver("cuCtxSynchronize")
+        return moved
+
+
 class Torch:
     """torch.load, or safetensors' load_file, of a file with the same bytes in 256 tensors."""
 
@@ -114,7 +219,7 @@ class Torch:
         assert (state["t0"][:4096].cpu() == self.first).all(), "other bytes"
         return sum(tensor.numel() for tensor in state.values())
 
-    def close(self):
+    def finish(self):
         os.remove(self.path)
 
 
@@ -160,6 +265,8 @@ def open_peer(args):
     name, values = options(args.be)
     if name == "kvikio":
         return KvikIO(args, values)
+    if name == "cufile":
+        return CuFile(args, values)
     if name in ("safetensors", "torch"):
         return Torch(args, name)
     if name == "numpy":
@@ -195,7 +302,7 @@ def main():
             wrong = f"{type(error).__name__}: {error}"
         seconds = time.perf_counter() - begin
         print(json.dumps({"seconds": seconds, "bytes": moved, "wrong": wrong}), flush=True)
-    getattr(peer, "close", lambda: None)()
+    getattr(peer, "finish", lambda: None)()
 
 
 if __name__ == "__main__":

@@ -8,28 +8,41 @@ use crate::transfer::Transfer;
 
 /// Where the end of one request is to be found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
-    pub transfer: usize,
-    /// The item, where the transfer is of several.
-    pub item: Option<usize>,
+pub(crate) enum Spot {
+    /// Among the small reads of the first transfer.
+    Item(usize),
+    /// A transfer of its own.
+    Transfer(usize),
+}
+
+/// Where the ends of all requests are to be found.
+#[derive(Debug)]
+pub(crate) enum Spots {
+    Each(Vec<Spot>),
+    /// So many small reads, and nothing else.
+    Items(usize),
 }
 
 /// Requests that were submitted together.
 #[derive(Debug)]
 pub struct Batch {
+    /// The first one is that of all small reads.
     pub(crate) transfers: Vec<Transfer>,
-    pub(crate) spots: Vec<Spot>,
+    pub(crate) spots: Spots,
 }
 
 impl Batch {
     /// How many requests there are.
     pub fn len(&self) -> usize {
-        self.spots.len()
+        match &self.spots {
+            Spots::Each(spots) => spots.len(),
+            Spots::Items(count) => *count,
+        }
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.spots.is_empty()
+        self.len() == 0
     }
 
     /// Whether all have ended.
@@ -55,19 +68,26 @@ impl Batch {
             let left = limit.saturating_sub(begin.elapsed());
             let _told_below = transfer.end.wait(left)?;
         }
-        Some(self.spots.iter().map(|spot| self.result(*spot)).collect())
+        Some(match &self.spots {
+            Spots::Each(spots) => spots.iter().map(|spot| self.result(*spot)).collect(),
+            Spots::Items(count) => (0..*count).map(|item| self.result(Spot::Item(item))).collect(),
+        })
     }
 
     fn result(&self, spot: Spot) -> Result<u64, BulkError> {
-        let transfer = &self.transfers[spot.transfer];
-        let whole = transfer.end.wait(Duration::ZERO).unwrap_or(Err(BulkError::Closed));
-        let items = transfer.job.as_ref().map(|job| &job.what);
-        match (spot.item, items) {
-            (Some(item), Some(What::Items { items, .. })) => {
-                let outcome = items[item].outcome.get().cloned();
-                outcome.unwrap_or_else(|| whole.and(Err(BulkError::Closed)))
+        let whole = |transfer: &Transfer| {
+            transfer.end.wait(Duration::ZERO).unwrap_or(Err(BulkError::Closed))
+        };
+        match spot {
+            Spot::Transfer(at) => whole(&self.transfers[at]),
+            Spot::Item(item) => {
+                let gathered = &self.transfers[0];
+                let outcome = match gathered.job.as_ref().map(|job| &job.what) {
+                    Some(What::Items { outcomes, .. }) => outcomes.get(item),
+                    _ => None,
+                };
+                outcome.unwrap_or_else(|| whole(gathered).and(Err(BulkError::Closed)))
             }
-            _ => whole,
         }
     }
 }

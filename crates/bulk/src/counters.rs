@@ -106,8 +106,9 @@ impl Shared {
         self.pinned[0].fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    pub fn started(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+    /// A transfer of so many requests has begun.
+    pub fn started(&self, requests: u64) {
+        self.requests.fetch_add(requests, Ordering::Relaxed);
         raise(&self.in_flight, 1);
     }
 

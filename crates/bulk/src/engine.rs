@@ -1,18 +1,18 @@
 //! The engine as its user sees it.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::batch::{Batch, Spot};
+use crate::batch::{Batch, Spot, Spots};
 use crate::counters::{self, Counters};
 use crate::error::BulkError;
 use crate::file::{Access, CachePolicy, File, Inner};
-use crate::job::{Item, Job, RowMap, Source, What, chunks_of};
+use crate::job::{Job, Outcomes, RowMap, Source, What, chunks_of};
 use crate::knees::{Knees, PAGE_BYTES};
 use crate::place::{Kind, Place};
 use crate::plan::{self, Plan};
-use crate::request::{From, Options, POOL_BYTES_MAX, Request};
+use crate::request::{From, Options, POOL_BYTES_MAX, Request, check_range};
 use crate::route::{Cause, Op, Route};
 use crate::runs::{self, Rules, Way};
 use crate::seat::route_of;
@@ -22,8 +22,6 @@ use crate::transfer::Transfer;
 
 /// Bytes of small reads that share a slot: enough for a good copy, few enough for all threads to have some.
 const GATHER_BYTES: u64 = 1 << 20;
-/// Slots' worth of small reads that are submitted at once.
-const CUTS_AT_ONCE: usize = 16;
 /// Longest single wait of the calls that wait until the end.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -123,7 +121,7 @@ impl Bulk {
     fn run(&self, request: Request) -> Result<u64, BulkError> {
         let (core, prepared) = (self.core()?, self.prepare(request)?);
         let job = self.job(core, prepared)?;
-        core.counters.started();
+        core.counters.started(1);
         let small = job.chunks == 1 && job.bytes <= core.knees.inline_bytes_max;
         if !small || !core.carry_out_if_free(&job) {
             core.submit(&job);
@@ -186,95 +184,66 @@ impl Bulk {
             }
             *job.gate.lock().unwrap_or_else(PoisonError::into_inner) = Some(gate);
         }
-        core.counters.started();
+        core.counters.started(1);
         core.submit(&job);
         Ok(Transfer { end: Arc::clone(&job.end), job: Some(job) })
     }
 
-    /// Starts many requests. Small reads share slots, and those that are neighbours in memory share copies.
+    /// Starts many requests. Small reads share slots, and go from there to their places by one call: those
+    /// that are neighbours in memory as one copy.
     pub fn submit_many(&self, requests: Vec<Request>) -> Batch {
-        let mut batch = Batch { transfers: Vec::new(), spots: Vec::with_capacity(requests.len()) };
-        let mut gathered = Gathered::default();
+        let knees = &self.0.core.knees;
+        let small_max = knees.gather_bytes_max.min(knees.slot_bytes / 4);
+        let is_small = |r: &Request| r.op == Op::Read && r.place.bytes() <= small_max;
+        if requests.iter().all(is_small) {
+            let spots = Spots::Items(requests.len());
+            return Batch { transfers: vec![self.submit_gathered(requests)], spots };
+        }
+        let (mut small, mut transfers, mut spots) = (Vec::new(), Vec::new(), Vec::new());
         for request in requests {
-            match self.gather(request, &mut gathered) {
-                Ok(None) => {
-                    let item = Some(gathered.items.len() - 1);
-                    batch.spots.push(Spot { transfer: usize::MAX, item });
-                    // Workers begin while the others are still looked at.
-                    if gathered.cuts.len() >= CUTS_AT_ONCE {
-                        self.flush(&mut batch, &mut gathered);
-                    }
-                    continue;
-                }
-                Ok(Some(request)) => batch.transfers.push(self.submit(request)),
-                Err(error) => batch.transfers.push(Transfer::refused(error)),
+            if is_small(&request) {
+                spots.push(Spot::Item(small.len()));
+                small.push(request);
+            } else {
+                transfers.push(self.submit(request));
+                // The first one will be that of the small reads.
+                spots.push(Spot::Transfer(transfers.len()));
             }
-            batch.spots.push(Spot { transfer: batch.transfers.len() - 1, item: None });
         }
-        self.flush(&mut batch, &mut gathered);
-        batch
+        transfers.insert(0, self.submit_gathered(small));
+        Batch { transfers, spots: Spots::Each(spots) }
     }
 
-    /// Submits what was gathered.
-    fn flush(&self, batch: &mut Batch, gathered: &mut Gathered) {
-        let (count, transfer) = (gathered.items.len(), batch.transfers.len());
-        if count == 0 {
-            return;
-        }
-        let waiting = batch.spots.iter_mut().rev().filter(|spot| spot.transfer == usize::MAX);
-        waiting.take(count).for_each(|spot| spot.transfer = transfer);
-        batch.transfers.push(self.submit_gathered(std::mem::take(gathered)));
-    }
-
-    /// Takes a small read into the items; hands back what is none.
-    fn gather(&self, request: Request, into: &mut Gathered) -> Result<Option<Request>, BulkError> {
-        let core = self.core()?;
-        let bytes = request.place.bytes();
-        let small = bytes <= core.knees.gather_bytes_max.min(core.knees.slot_bytes / 4);
-        if request.op != Op::Read || !small {
-            return Ok(Some(request));
-        }
-        let Request { from, offset, place, .. } = request;
-        check_range(offset, bytes)?;
-        let place = place.resolve(core.gpu.as_deref())?;
-        let source = match from {
-            From::File(file) => {
-                check_access(&file.0, Op::Read)?;
-                Source::Open(file.0)
-            }
-            From::Path(path) => Source::Path(path),
-        };
-        if self.0.require.is_some() {
-            let plan = self.plan_of(core, Op::Read, &source, offset, &place)?;
-            self.check_required(&plan)?;
-        }
-        let full = into.bytes + bytes > core.knees.slot_bytes.min(GATHER_BYTES);
-        if full {
-            into.cuts.push(into.items.len());
-            into.bytes = 0;
-        }
-        into.bytes += bytes;
-        into.items.push(Item { source, offset, bytes, place, outcome: OnceLock::new() });
-        Ok(None)
-    }
-
-    fn submit_gathered(&self, gathered: Gathered) -> Transfer {
+    fn submit_gathered(&self, requests: Vec<Request>) -> Transfer {
         let core = match self.core() {
             Ok(core) => core,
             Err(error) => return Transfer::refused(error),
         };
-        let Gathered { items, mut cuts, .. } = gathered;
-        cuts.insert(0, 0);
-        cuts.push(items.len());
-        let what = What::Items { items, cuts };
-        // Each item is asked for its pages, and its file for its length, when it is read.
+        let outcomes = Outcomes::new(requests.len());
+        if self.0.require.is_some() {
+            for (item, request) in requests.iter().enumerate() {
+                if let Err(error) = self.check_route(core, request) {
+                    outcomes.set(item, Err(error));
+                }
+            }
+        }
+        core.counters.started(requests.len() as u64);
+        let cuts = cuts_of(&requests, core.knees.slot_bytes.min(GATHER_BYTES));
+        let what = What::Items { requests, cuts, outcomes };
+        // Each is looked at, asked for its pages, and its file for its length, when it is read.
         let rules = self.rules(core, u64::MAX);
         let mut job = Job::new(Op::Read, what, rules, core.knees.slot_bytes);
         job.threads = core.knees.threads_cached.max(core.knees.threads_direct);
         let job = Arc::new(job);
-        core.counters.started();
         core.submit(&job);
         Transfer { end: Arc::clone(&job.end), job: Some(job) }
+    }
+
+    /// Whether a request would go the required way.
+    fn check_route(&self, core: &Core, request: &Request) -> Result<(), BulkError> {
+        let Prepared { op, file, offset, place } = self.prepare(request.clone())?;
+        let plan = self.plan_of(core, op, &Source::Open(file), offset, &place)?;
+        self.check_required(&plan)
     }
 
     /// Reads rows of equal length by their indices into a dense place, and waits for them.
@@ -316,7 +285,7 @@ impl Bulk {
         place: Place,
     ) -> Result<Transfer, BulkError> {
         let core = self.core()?;
-        check_access(&file.0, Op::Read)?;
+        file.0.check_access(Op::Read)?;
         let rows = indices.len() as u64;
         if rows.checked_mul(row_bytes) != Some(place.bytes()) || (row_bytes == 0 && rows > 0) {
             return Err(BulkError::Misuse(format!(
@@ -354,7 +323,7 @@ impl Bulk {
         let mut job = Job::new(Op::Read, what, rules, chunk_bytes);
         job.threads = threads;
         let job = Arc::new(job);
-        core.counters.started();
+        core.counters.started(1);
         core.submit(&job);
         Ok(Transfer { end: Arc::clone(&job.end), job: Some(job) })
     }
@@ -387,7 +356,7 @@ impl Bulk {
             From::File(file) => file.0,
             From::Path(path) => Arc::new(core.open(&path, Access::Read)?),
         };
-        check_access(&file, op)?;
+        file.check_access(op)?;
         check_range(offset, place.bytes())?;
         let place = place.resolve(core.gpu.as_deref())?;
         Ok(Prepared { op, file, offset, place })
@@ -520,12 +489,21 @@ struct Prepared {
     place: Place,
 }
 
-/// Small reads, and where one slot's worth of them ends.
-#[derive(Default)]
-struct Gathered {
-    items: Vec<Item>,
-    cuts: Vec<usize>,
-    bytes: u64,
+/// Where one slot's worth of small reads ends and the next begins; the first is 0, the last their number.
+fn cuts_of(requests: &[Request], slot_bytes: u64) -> Vec<usize> {
+    let (mut cuts, mut bytes) = (vec![0], 0);
+    for (item, request) in requests.iter().enumerate() {
+        let more = request.place.bytes();
+        if bytes + more > slot_bytes {
+            cuts.push(item);
+            bytes = 0;
+        }
+        bytes += more;
+    }
+    if !requests.is_empty() {
+        cuts.push(requests.len());
+    }
+    cuts
 }
 
 fn refused(wanted: Route, found: Route, file: &Inner, why: &str) -> BulkError {
@@ -535,22 +513,6 @@ fn refused(wanted: Route, found: Route, file: &Inner, why: &str) -> BulkError {
         what: format!("rows of {}", file.name()),
         why: why.to_owned(),
     }
-}
-
-fn check_access(file: &Inner, op: Op) -> Result<(), BulkError> {
-    match (op, file.access) {
-        (Op::Write, Access::Read) => {
-            Err(BulkError::Misuse(format!("{} was opened for reading only", file.name())))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn check_range(offset: u64, bytes: u64) -> Result<(), BulkError> {
-    let end = offset.checked_add(bytes).and_then(|end| i64::try_from(end).ok());
-    let ok = end.is_some_and(|end| end <= i64::MAX - (64 << 20));
-    let why = || format!("bytes {offset}..+{bytes}: no file is that long");
-    if ok { Ok(()) } else { Err(BulkError::Misuse(why())) }
 }
 
 fn wait_for(job: &Job) -> Result<u64, BulkError> {

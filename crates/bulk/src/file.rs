@@ -9,6 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use storage::{Alignment, Residency};
 
 use crate::error::BulkError;
+use crate::route::Op;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,6 +106,16 @@ impl Inner {
             Some((Arc::new(fd), Alignment { offset_bytes, ..alignment }))
         });
         opened.as_ref()
+    }
+
+    /// Whether it was opened for this.
+    pub fn check_access(&self, op: Op) -> Result<(), BulkError> {
+        match (op, self.access) {
+            (Op::Write, Access::Read) => {
+                Err(BulkError::Misuse(format!("{} was opened for reading only", self.name())))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn bytes(&self) -> io::Result<u64> {

@@ -1,17 +1,19 @@
 //! A request in work: its chunks, who has taken how many of them, and its end.
 
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use gpu::StreamGate;
+use gpu::{Gpu, StreamGate};
 use mem::Region;
 
 use crate::counters;
 use crate::error::BulkError;
 use crate::file::{CachePolicy, Inner};
 use crate::place::{Kind, Place};
+use crate::request::{From, Request};
 use crate::route::Op;
 use crate::runs::{Rules, Way};
 use crate::transfer::End;
@@ -26,19 +28,50 @@ pub(crate) enum Source {
     Path(PathBuf),
 }
 
-/// A small read among others.
-pub(crate) struct Item {
-    pub source: Source,
-    pub offset: u64,
-    pub bytes: u64,
-    pub place: Place,
-    pub outcome: OnceLock<Result<u64, BulkError>>,
+/// What has become of small reads, by their position.
+pub(crate) struct Outcomes {
+    /// Bytes that arrived, or one of the two words below.
+    got: Vec<AtomicU64>,
+    failed: Mutex<HashMap<usize, BulkError>>,
+}
+
+const PENDING: u64 = u64::MAX;
+const FAILED: u64 = u64::MAX - 1;
+
+impl Outcomes {
+    pub fn new(count: usize) -> Self {
+        let got = (0..count).map(|_| AtomicU64::new(PENDING)).collect();
+        Self { got, failed: Mutex::default() }
+    }
+
+    pub fn set(&self, item: usize, result: Result<u64, BulkError>) {
+        let word = match result {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.entry(item).or_insert(error);
+                FAILED
+            }
+        };
+        self.got[item].store(word, Ordering::Release);
+    }
+
+    pub fn get(&self, item: usize) -> Option<Result<u64, BulkError>> {
+        match self.got[item].load(Ordering::Acquire) {
+            PENDING => None,
+            FAILED => {
+                let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.get(&item).cloned().map(Err)
+            }
+            bytes => Some(Ok(bytes)),
+        }
+    }
 }
 
 /// What is to be done.
 pub(crate) enum What {
-    /// Small reads; each chunk is the items from one cut to the next.
-    Items { items: Vec<Item>, cuts: Vec<usize> },
+    /// Small reads; each chunk is those from one cut to the next.
+    Items { requests: Vec<Request>, cuts: Vec<usize>, outcomes: Outcomes },
     /// One range.
     Range { file: Arc<Inner>, offset: u64, place: Place },
     /// Rows of equal length, into a dense place.
@@ -189,9 +222,7 @@ impl Job {
     /// Notes how much of a piece has arrived.
     pub fn piece_ended(&self, piece: &Piece, got: usize) {
         match &self.what {
-            What::Items { items, .. } => {
-                let _first = items[piece.item].outcome.set(Ok(got as u64));
-            }
+            What::Items { outcomes, .. } => outcomes.set(piece.item, Ok(got as u64)),
             What::Range { .. } => {
                 if got < piece.bytes {
                     self.short_at.fetch_min(piece.target + got as u64, Ordering::Relaxed);
@@ -210,9 +241,7 @@ impl Job {
     /// Notes that a piece failed: of a batch only that item, else the whole.
     pub fn piece_failed(&self, piece: &Piece, error: BulkError) {
         match &self.what {
-            What::Items { items, .. } => {
-                let _first = items[piece.item].outcome.set(Err(error));
-            }
+            What::Items { outcomes, .. } => outcomes.set(piece.item, Err(error)),
             What::Range { .. } | What::Rows { .. } => self.fail(error),
         }
     }
@@ -228,11 +257,13 @@ impl Job {
                 let (bytes, target) = (length(to - from), from - offset);
                 pieces.push(Piece { item: 0, offset: from, bytes, target });
             }
-            What::Items { items, cuts } => {
+            What::Items { requests, cuts, outcomes } => {
                 let all = cuts[index(chunk)]..cuts[index(chunk) + 1];
-                pieces.extend(all.map(|item| {
-                    let Item { offset, bytes, .. } = &items[item];
-                    Piece { item, offset: *offset, bytes: length(*bytes), target: 0 }
+                // Some were refused before anything was begun.
+                let open = all.filter(|item| outcomes.get(*item).is_none());
+                pieces.extend(open.map(|item| {
+                    let Request { offset, place, .. } = &requests[item];
+                    Piece { item, offset: *offset, bytes: length(place.bytes()), target: 0 }
                 }));
             }
             What::Rows { indices, row_bytes, .. } if *row_bytes > self.chunk_bytes => {
@@ -274,9 +305,23 @@ impl Job {
         crate::plan::chunk_of(offset, self.bytes, self.chunks, self.chunk_bytes, chunk)
     }
 
+    /// Looks at what is asked for where nobody has yet: at a small read.
+    ///
+    /// # Errors
+    /// As a refusal of the request.
+    pub fn check(&self, piece: &Piece, gpu: Option<&dyn Gpu>) -> Result<(), BulkError> {
+        match &self.what {
+            What::Items { requests, .. } => requests[piece.item].check(gpu),
+            What::Range { .. } | What::Rows { .. } => Ok(()),
+        }
+    }
+
     pub fn source(&self, piece: &Piece) -> Source {
         match &self.what {
-            What::Items { items, .. } => items[piece.item].source.clone(),
+            What::Items { requests, .. } => match &requests[piece.item].from {
+                From::File(file) => Source::Open(Arc::clone(&file.0)),
+                From::Path(path) => Source::Path(path.clone()),
+            },
             What::Range { file, .. } | What::Rows { file, .. } => Source::Open(Arc::clone(file)),
         }
     }
@@ -301,7 +346,7 @@ impl Job {
 
     pub fn target(&self, piece: &Piece) -> Target<'_> {
         let place = match &self.what {
-            What::Items { items, .. } => &items[piece.item].place,
+            What::Items { requests, .. } => &requests[piece.item].place,
             What::Range { place, .. } | What::Rows { place, .. } => place,
         };
         match &place.kind {
@@ -318,8 +363,9 @@ impl Job {
 /// Bytes and chunks of what is to be done.
 fn measure(what: &What, chunk_bytes: u64) -> (u64, u64) {
     match what {
-        What::Items { items, cuts } => {
-            (items.iter().map(|item| item.bytes).sum(), cuts.len().saturating_sub(1) as u64)
+        What::Items { requests, cuts, .. } => {
+            let bytes = requests.iter().map(|request| request.place.bytes()).sum();
+            (bytes, cuts.len().saturating_sub(1) as u64)
         }
         What::Range { offset, place, .. } => {
             let bytes = place.bytes();

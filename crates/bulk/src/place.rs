@@ -94,6 +94,14 @@ impl Place {
         Ok(Self { kind, bytes })
     }
 
+    /// Whether it can be used, as [`Place::resolve`] finds it.
+    pub(crate) fn check(&self, gpu: Option<&dyn Gpu>) -> Result<(), BulkError> {
+        if matches!((&self.kind, gpu), (Kind::Device { .. }, Some(_))) {
+            return Ok(());
+        }
+        self.clone().resolve(gpu).map(drop)
+    }
+
     /// Asks the GPU about an address.
     pub(crate) fn resolve(self, gpu: Option<&dyn Gpu>) -> Result<Self, BulkError> {
         let Kind::Address { address, keeper } = self.kind else {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gpu::Gpu;
 
+use crate::error::BulkError;
 use crate::file::{CachePolicy, File};
 use crate::interference::Interference;
 use crate::knees::Knees;
@@ -81,8 +82,25 @@ impl Request {
         Self { op: Op::Read, from: From::Path(path.into()), offset, place }
     }
 
+    /// Looks whether it can be done at all.
+    pub(crate) fn check(&self, gpu: Option<&dyn Gpu>) -> Result<(), BulkError> {
+        if let From::File(file) = &self.from {
+            file.0.check_access(self.op)?;
+        }
+        check_range(self.offset, self.place.bytes())?;
+        self.place.check(gpu)
+    }
+
     /// Writes all bytes of the place, from an offset on.
     pub fn write(file: &File, offset: u64, place: Place) -> Self {
         Self { op: Op::Write, from: From::File(file.clone()), offset, place }
     }
+}
+
+/// Whether a file may have such a range.
+pub(crate) fn check_range(offset: u64, bytes: u64) -> Result<(), BulkError> {
+    let end = offset.checked_add(bytes).and_then(|end| i64::try_from(end).ok());
+    let ok = end.is_some_and(|end| end <= i64::MAX - (64 << 20));
+    let why = || format!("bytes {offset}..+{bytes}: no file is that long");
+    if ok { Ok(()) } else { Err(BulkError::Misuse(why())) }
 }

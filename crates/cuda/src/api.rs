@@ -74,6 +74,8 @@ pub type CopyBatch = unsafe extern "C" fn(
     Opaque,
 ) -> Status;
 
+const COPY_BATCH: &CStr = c"cuMemcpyBatchAsync_v2";
+
 const _: () = assert!(size_of::<CopyAttributes>() == 24);
 
 macro_rules! functions {
@@ -106,7 +108,7 @@ macro_rules! functions {
                     ))?;
                 )*
                 // SAFETY: as above; the type is that of CUDA 13's header for this symbol.
-                let copy_batch = unsafe { library.get::<CopyBatch>(c"cuMemcpyBatchAsync_v2".to_bytes_with_nul()) };
+                let copy_batch = unsafe { library.get::<CopyBatch>(COPY_BATCH.to_bytes_with_nul()) };
                 let copy_batch = copy_batch.ok().map(|found| *found);
                 Ok(Self { $($field,)* copy_batch, _library: library })
             }

@@ -112,6 +112,7 @@ impl Seat {
     ) -> Result<(), BulkError> {
         let job = Arc::clone(&self.flight(slot).job);
         let piece = self.flight(slot).parts[index].piece;
+        job.check(&piece, core.gpu.as_deref())?;
         let file = match job.source(&piece) {
             Source::Open(file) => file,
             Source::Path(path) => Arc::new(core.open(&path, crate::file::Access::Read)?),

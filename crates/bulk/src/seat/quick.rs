@@ -14,7 +14,8 @@ use super::fill::{failed, move_all, route_of};
 use super::flight::Part;
 use crate::error::BulkError;
 use crate::file::CachePolicy;
-use crate::job::{Item, Job, Source, Target, What};
+use crate::job::{Job, Target, What};
+use crate::request::{From, Request};
 use crate::route::Op;
 use crate::runs::Way;
 use crate::threads::Core;
@@ -33,13 +34,14 @@ impl Seat {
         let mut flight = self.flights[slot].take().expect("a flight in this slot");
         let memory = self.memory(core);
         let job = std::sync::Arc::clone(&flight.job);
-        let (mut bytes, mut done) = (0, 0);
+        // By whether the target is host memory.
+        let (mut bytes, mut done) = ([None; 2], 0);
         if let Ok(memory) = &memory {
             for part in &mut flight.parts {
                 match self.read_in_passing(core, &job, part, memory) {
                     Quick::Done(got) => {
                         part.got = got;
-                        bytes += got as u64;
+                        *bytes[usize::from(!part.staged)].get_or_insert(0) += got as u64;
                     }
                     Quick::Failed(error) => (part.error, part.got) = (Some(Box::new(error)), 0),
                     Quick::NotForMe => break,
@@ -47,10 +49,10 @@ impl Seat {
                 done += 1;
             }
         }
-        let host = flight.parts.first().is_some_and(|part| !part.staged);
         self.flights[slot] = Some(flight);
         memory?;
-        if done > 0 {
+        for (host, bytes) in [false, true].into_iter().zip(bytes) {
+            let Some(bytes) = bytes else { continue };
             core.counters.moved(route_of(host, Way::Cached, false), Op::Read, bytes);
             core.counters.hot_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -82,15 +84,19 @@ impl Seat {
                 let got = move_all(core, Op::Read, fd, piece.offset, (target, at), piece.bytes);
                 quick(got, |e| failed(Op::Read, file, piece.offset, e))
             }
-            What::Items { items, .. } => {
-                let Item { source, offset, .. } = &items[piece.item];
+            What::Items { requests, .. } => {
+                let Request { from, offset, .. } = &requests[piece.item];
+                if let Err(error) = requests[piece.item].check(core.gpu.as_deref()) {
+                    return Quick::Failed(error);
+                }
                 let all = job.rules.policy == CachePolicy::Cached;
                 let cached = |way: Residency, fd: BorrowedFd<'_>| {
                     let pages = || way.pages(fd, *offset, piece.bytes as u64);
                     all || pages().is_some_and(|pages| pages.cached * 2 >= pages.total)
                 };
-                match source {
-                    Source::Open(file) => {
+                match from {
+                    From::File(file) => {
+                        let file = &*file.0;
                         let fd = file.buffered.as_fd();
                         if !cached(file.residency, fd) {
                             return Quick::NotForMe;
@@ -98,7 +104,7 @@ impl Seat {
                         let got = move_all(core, Op::Read, fd, *offset, (target, at), piece.bytes);
                         quick(got, |e| failed(Op::Read, file, *offset, e))
                     }
-                    Source::Path(path) => {
+                    From::Path(path) => {
                         let opened = self.open_in_passing(core, path);
                         let Ok((fd, way)) = opened else { return Quick::NotForMe };
                         if !cached(way, fd.as_fd()) {
