@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A driver serves the calls of many threads one after the other, and a copy engine pauses some
-//! microseconds between two submissions, which is as long as it copies 200 KiB. So what is posted while two
+//! microseconds between two submissions, which is as long as it copies 200 KiB. So what is posted while some
 //! batches are on their way goes out as one batch when the first of them has ended. There is no thread of
 //! its own: everybody who waits, or has filled a slot, pumps.
 
@@ -21,9 +21,12 @@ use mem::Region;
 use crate::error::BulkError;
 
 /// Batches on their way at once: the engine goes on with one when another ends.
-const BATCHES: usize = 2;
+const BATCHES: usize = 3;
 /// Most copies of a batch.
 const COPIES_MAX: usize = 512;
+/// A batch takes no more when it has so many bytes: its slots are free when its last copy has ended, and
+/// the engine's pause before the next one costs a twentieth of such a batch.
+const BYTES_MAX: usize = 4 << 20;
 /// How long a waiting thread looks again and again before it naps.
 const SPIN: Duration = Duration::from_micros(20);
 /// How long it naps between two looks then.
@@ -65,6 +68,8 @@ struct Batch {
 
 struct Wheel {
     queues: Vec<Box<dyn CopyQueue>>,
+    /// One of each queue can be on its way.
+    batches: usize,
     turn: usize,
     flying: VecDeque<Batch>,
     /// Copies that were started, ever.
@@ -110,6 +115,7 @@ impl Courier {
 
     fn over(queues: Vec<Box<dyn CopyQueue>>) -> Self {
         let wheel = Wheel {
+            batches: queues.len(),
             queues,
             turn: 0,
             flying: VecDeque::new(),
@@ -122,6 +128,26 @@ impl Courier {
             wheel: Mutex::new(wheel),
             ended: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Carries out a first batch. What the driver makes for it, it may make only while no stream waits.
+    pub fn warm(&self, gpu: &dyn Gpu) {
+        const BYTES: usize = 4096;
+        let memory = (gpu.allocate_host(2 * BYTES as u64), gpu.allocate_device(2 * BYTES as u64));
+        let (Ok(host), Ok(device)) = memory else { return };
+        let span = |at: usize| Span {
+            host: &host,
+            host_offset: at,
+            device: device.address + at as u64,
+            bytes: BYTES,
+        };
+        for queue in &mut lock(&self.wheel).queues {
+            // What is refused here is refused again where somebody needs it.
+            let _refused = queue.start_all_to_device(&[span(0), span(BYTES)]);
+            if let Ok(mark) = queue.mark() {
+                let _refused = queue.wait(mark);
+            }
         }
     }
 
@@ -153,7 +179,7 @@ impl Courier {
         };
         loop {
             self.end(&mut wheel);
-            if wheel.flying.len() >= BATCHES || !self.take(&mut wheel) {
+            if wheel.flying.len() >= wheel.batches || !self.take(&mut wheel) {
                 return;
             }
             self.start(&mut wheel);
@@ -209,7 +235,13 @@ impl Courier {
     /// Takes what was posted; false where there is nothing.
     fn take(&self, wheel: &mut Wheel) -> bool {
         let mut inbox = lock(&self.inbox);
-        let count = inbox.parcels.len().min(COPIES_MAX);
+        let mut bytes = 0;
+        let fits = |parcel: &&Parcel| {
+            let fits = bytes < BYTES_MAX;
+            bytes += parcel.bytes;
+            fits
+        };
+        let count = inbox.parcels.iter().take(COPIES_MAX).take_while(fits).count();
         wheel.taken.extend(inbox.parcels.drain(..count));
         count > 0
     }
@@ -378,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_two_batches_are_on_their_way_goes_as_one() {
+    fn what_comes_while_batches_are_on_their_way_goes_as_one() {
         let (courier, engine) = courier();
         let numbers = [&[1][..], &[2, 3], &[4], &[5, 6], &[7]].map(|d| post(&courier, d));
         assert_eq!(numbers, [(1, 1), (2, 3), (4, 4), (5, 6), (7, 7)]);
@@ -390,6 +422,20 @@ mod tests {
         engine.reached.store(3, Ordering::Relaxed);
         courier.wait(7);
         assert!(numbers.into_iter().all(|numbers| courier.is_done(numbers).unwrap()));
+    }
+
+    #[test]
+    fn a_batch_is_full_with_some_bytes() {
+        let (courier, engine) = courier();
+        let host = Region::map_anonymous(4096, MemoryKind::Host).unwrap();
+        let parcel =
+            |device| Parcel { host: host.clone(), at: 0, device, bytes: BYTES_MAX / 2 + 1 };
+        let (_, last) = courier.post((1..=5).map(parcel));
+        assert_eq!(*lock(&engine.batches), [vec![1, 2], vec![3, 4]]);
+        engine.reached.store(2, Ordering::Relaxed);
+        courier.pump();
+        assert_eq!(lock(&engine.batches)[2], [5]);
+        assert!(!courier.is_done((5, last)).unwrap());
     }
 
     #[test]

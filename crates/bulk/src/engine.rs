@@ -120,7 +120,7 @@ impl Bulk {
 
     fn run(&self, request: Request) -> Result<u64, BulkError> {
         let (core, prepared) = (self.core()?, self.prepare(request)?);
-        let job = self.job(core, prepared)?;
+        let job = Arc::new(self.job(core, prepared)?);
         core.counters.started(1);
         let small = job.chunks == 1 && job.bytes <= core.knees.inline_bytes_max;
         if !small || !core.carry_out_if_free(&job) {
@@ -169,7 +169,9 @@ impl Bulk {
 
     fn start(&self, request: Request, stream: Option<u64>) -> Result<Transfer, BulkError> {
         let (core, prepared) = (self.core()?, self.prepare(request)?);
-        let job = self.job(core, prepared)?;
+        let mut job = self.job(core, prepared)?;
+        job.gated = stream.is_some();
+        let job = Arc::new(job);
         if let Some(stream) = stream {
             let gpu = core.gpu.as_ref().ok_or_else(|| {
                 BulkError::Misuse("a stream is named, and the engine has no GPU".to_owned())
@@ -367,7 +369,7 @@ impl Bulk {
         Rules { policy: self.0.cache, direct_bytes_min, file_bytes }
     }
 
-    fn job(&self, core: &Core, prepared: Prepared) -> Result<Arc<Job>, BulkError> {
+    fn job(&self, core: &Core, prepared: Prepared) -> Result<Job, BulkError> {
         if self.0.require.is_some() {
             let Prepared { op, file, offset, place } = &prepared;
             let plan = self.plan_of(core, *op, &Source::Open(Arc::clone(file)), *offset, place)?;
@@ -385,7 +387,7 @@ impl Bulk {
         job.window = window;
         // One chunk may go to whoever is free.
         job.threads = if job.chunks > 1 { threads } else { usize::MAX };
-        Ok(Arc::new(job))
+        Ok(job)
     }
 
     /// The window, where the request is to go through it.

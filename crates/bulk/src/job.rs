@@ -30,13 +30,13 @@ pub(crate) enum Source {
 
 /// What has become of small reads, by their position.
 pub(crate) struct Outcomes {
-    /// Bytes that arrived, or one of the two words below.
+    /// Bytes that arrived and one more, or one of the two words below.
     got: Vec<AtomicU64>,
     failed: Mutex<HashMap<usize, BulkError>>,
 }
 
-const PENDING: u64 = u64::MAX;
-const FAILED: u64 = u64::MAX - 1;
+const PENDING: u64 = 0;
+const FAILED: u64 = u64::MAX;
 
 impl Outcomes {
     pub fn new(count: usize) -> Self {
@@ -46,7 +46,7 @@ impl Outcomes {
 
     pub fn set(&self, item: usize, result: Result<u64, BulkError>) {
         let word = match result {
-            Ok(bytes) => bytes,
+            Ok(bytes) => bytes + 1,
             Err(error) => {
                 let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
                 failed.entry(item).or_insert(error);
@@ -63,7 +63,7 @@ impl Outcomes {
                 let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
                 failed.get(&item).cloned().map(Err)
             }
-            bytes => Some(Ok(bytes)),
+            more => Some(Ok(more - 1)),
         }
     }
 }
@@ -132,6 +132,8 @@ pub(crate) struct Job {
     pub window: Option<Region>,
     pub end: Arc<End>,
     pub gate: Mutex<Option<Box<dyn StreamGate>>>,
+    /// A stream waits for it: its copies wait for nobody else's.
+    pub gated: bool,
     next: AtomicU64,
     left: AtomicU64,
     moved: AtomicU64,
@@ -154,6 +156,7 @@ impl Job {
             window: None,
             end: Arc::default(),
             gate: Mutex::default(),
+            gated: false,
             next: AtomicU64::new(0),
             left: AtomicU64::new(chunks),
             moved: AtomicU64::new(0),

@@ -206,9 +206,9 @@ impl Seat {
         self.reap(core);
         while let Some(slot) = self.copying.front().copied() {
             let done = match self.flight(slot).phase {
-                Phase::Arriving(mark) => {
+                Phase::Arriving(mark) | Phase::Sent(mark) => {
                     let queue = self.queue.as_mut().expect("copies were started");
-                    queue.is_done(mark).map_err(|e| BulkError::gpu("copying from the device", &e))
+                    queue.is_done(mark).map_err(|e| BulkError::gpu("copying", &e))
                 }
                 Phase::Copying(first, last) => {
                     let courier = self.courier.as_ref().expect("copies were posted");
@@ -230,7 +230,7 @@ impl Seat {
     fn copied(&mut self, core: &Core, slot: usize) {
         self.copying.pop_front();
         match self.flight(slot).phase {
-            Phase::Copying(..) => self.finish(core, slot),
+            Phase::Copying(..) | Phase::Sent(_) => self.finish(core, slot),
             _ => {
                 if let Err(error) = self.write_out(core, slot) {
                     self.fail(core, slot, error);
@@ -247,7 +247,7 @@ impl Seat {
         } else if let Some(slot) = self.copying.front().copied() {
             // An error comes again in `advance`.
             match self.flight(slot).phase {
-                Phase::Arriving(mark) => {
+                Phase::Arriving(mark) | Phase::Sent(mark) => {
                     let _again = self.queue.as_mut().expect("copies were started").wait(mark);
                 }
                 Phase::Copying(_, last) => {
@@ -266,8 +266,8 @@ impl Seat {
         let result = self.start_copies(core, &flight, memory.as_ref());
         let flight = self.flights[slot].insert(flight);
         match result? {
-            Some((first, last)) => {
-                flight.phase = Phase::Copying(first, last);
+            Some(phase) => {
+                flight.phase = phase;
                 self.copying.push_back(slot);
             }
             None => self.finish(core, slot),
@@ -280,7 +280,7 @@ impl Seat {
         core: &Core,
         flight: &Flight,
         memory: Option<&Region>,
-    ) -> Result<Option<(u64, u64)>, BulkError> {
+    ) -> Result<Option<Phase>, BulkError> {
         let mut spans: Vec<flight::Span> = Vec::new();
         for part in flight.parts.iter().filter(|part| part.staged && part.got > 0) {
             match flight.job.target(&part.piece) {
@@ -296,11 +296,23 @@ impl Seat {
         }
         let host = memory.expect("staged parts have memory");
         core.counters.copies.fetch_add(spans.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        if flight.job.gated {
+            // Behind others' copies it might wait for a stream that waits for it.
+            let refused = |e| BulkError::gpu("copying to the device", &e);
+            let queue = self.queue(core)?;
+            for span in &spans {
+                let flight::Span { at, to, bytes } = *span;
+                let span = gpu::Span { host, host_offset: at, device: to, bytes };
+                queue.start_to_device(span).map_err(refused)?;
+            }
+            return queue.mark().map(|mark| Some(Phase::Sent(mark))).map_err(refused);
+        }
         let parcels = spans.iter().map(|span| {
             let flight::Span { at, to, bytes } = *span;
             Parcel { host: host.clone(), at, device: to, bytes }
         });
-        Ok(Some(self.courier(core)?.post(parcels)))
+        let (first, last) = self.courier(core)?.post(parcels);
+        Ok(Some(Phase::Copying(first, last)))
     }
 
     /// Ends a flight well: all that its parts got is at its target.

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,7 @@ pub(crate) struct Core {
     spare: Mutex<Spare>,
     /// Copies to the device, made when the first is.
     courier: Mutex<Option<Arc<Courier>>>,
+    warmed: Once,
     /// CPUs near the GPU, looked for when the first worker starts.
     near: OnceLock<Near>,
     /// How cached pages are found out, by device number.
@@ -105,6 +106,7 @@ impl Core {
             gates_wake: Condvar::new(),
             spare: Mutex::default(),
             courier: Mutex::default(),
+            warmed: Once::new(),
             near: OnceLock::new(),
             residency: Mutex::default(),
         }
@@ -212,6 +214,9 @@ impl Core {
     /// # Errors
     /// The first refusal.
     pub fn prepare(self: &Arc<Self>) -> Result<(), BulkError> {
+        let gpu = self.gpu.as_ref().expect("whoever prepares has looked");
+        let courier = self.courier()?;
+        self.warmed.call_once(|| courier.warm(gpu.as_ref()));
         let mut work = lock(&self.work);
         if work.prepare && work.preparing == 0 {
             return work.unprepared.clone().map_or(Ok(()), Err);
@@ -259,6 +264,8 @@ impl Core {
         }
         let mut seat = Seat::new(bytes, self.knees.slots);
         let mut prepared = false;
+        // Naps between two looks at copies are shorter than the 50 us that the system else adds to each.
+        let _longer = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         loop {
             if !prepared && self.is_prepared() {
                 prepared = true;

@@ -16,6 +16,8 @@ pub(super) enum Phase {
     Copying(u64, u64),
     /// Reads by the ring.
     Filling,
+    /// Copies to the device for which a stream waits, up to a mark of the seat's queue.
+    Sent(u64),
     /// Writes by the ring.
     Writing,
 }
