@@ -129,7 +129,12 @@ def _of_array_interface(array: Any) -> Memory:
         # NumPy's own arrays say more about their types than the interface can.
         if array.ndim and not array.flags.c_contiguous:
             raise _gaps(array, "numpy.ascontiguousarray(array)")
-        dtype = _dtypes.of_numpy(array.dtype)
+        try:
+            dtype = _dtypes.of_numpy(array.dtype)
+        except UnsupportedError:
+            if array.dtype.hasobject or array.dtype.byteorder == ">":
+                raise
+            dtype = None  # times, records and such: bytes like all others
         read_only = not array.flags.writeable
         where = array.ctypes.data
         return Memory(where, array.nbytes, None, tuple(array.shape), dtype, read_only, array)

@@ -113,7 +113,12 @@ class File:
         return _engine.engine(device, self.path).raw
 
     def __enter__(self) -> File:
+        if self._closed:
+            raise MisuseError(f"{self.path} is closed", "Open it again")
         return self
+
+    def __bool__(self) -> bool:
+        return True  # an empty file is a file
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -348,7 +353,10 @@ def _indices(indices: Any) -> tuple[int, int, Any]:
             indices = array.array("Q", indices)
         except (OverflowError, TypeError) as error:
             raise MisuseError(f"Row numbers: {error}", "Name rows from 0 on") from None
-    found = _arrays.memory(indices)
+    try:
+        found = _arrays.memory(indices)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"Row numbers: {error.cause}", error.remedy) from None
     name = found.dtype.name if found.dtype is not None else getattr(indices, "typecode", "?")
     if found.device is not None or name not in ("I64", "U64", "Q", "q"):
         raise MisuseError(

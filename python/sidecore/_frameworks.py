@@ -293,7 +293,8 @@ def framework(wanted: str | None, where: Device) -> Framework:
     """The framework of that name; without one, torch where it can be imported, else NumPy on the
     host and CuPy on a GPU, else this package's own tensors."""
     if wanted is not None:
-        named = _KINDS.get({"pt": "torch", "np": "numpy"}.get(wanted, wanted))
+        wanted = {"pt": "torch", "np": "numpy"}.get(str(wanted), str(wanted))
+        named = _KINDS.get(wanted)
         if named is None:
             names = ", ".join(_KINDS)
             raise MisuseError(f"No framework is called {wanted!r}", f"Name one of {names}")

@@ -40,10 +40,11 @@ def explain(
     name, offset = path(file), whole(offset, "offset")
     raw = _engine.engine(where.gpu, name).raw
     handle = raw.open(name, "r")
-    size = max(handle.bytes() - offset, 0) if nbytes is None else whole(nbytes, "nbytes")
-    if not (0 <= offset < 1 << 63 and 0 <= size < 1 << 63):
+    left = max(handle.bytes() - offset, 0)
+    size = left if nbytes is None else whole(nbytes, "nbytes")
+    if not 0 <= offset < 1 << 63 or size < 0:
         raise MisuseError(f"{size} bytes from byte {offset} of {name}", "Name a range of a file")
-    return raw.explain_size(handle, offset, size)
+    return raw.explain_size(handle, offset, min(size, left))
 
 
 def prepare(device: Any = "cuda", near: str | os.PathLike[str] | None = None) -> None:

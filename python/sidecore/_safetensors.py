@@ -225,11 +225,16 @@ def _all_there(shards: list[_Shard], named: Mapping[str, str]) -> None:
 
 
 def _only(shards: list[_Shard], names: Iterable[str]) -> list[_Shard]:
-    wanted = set(names)
+    if isinstance(names, (str, bytes)):
+        raise MisuseError(f"names is {names!r}, which is one text", "Hand over a list of names")
+    try:
+        wanted = set(names)
+    except TypeError as error:
+        raise UnsupportedError(f"names: {error}", "Hand over a list of texts") from None
     missing = wanted - {entry.name for shard in shards for entry in shard.entries}
     if missing:
         raise MisuseError(
-            f"No shard has {sorted(missing)[0]!r} ({len(missing)} names are missing)",
+            f"No shard has {min(map(repr, missing))} ({len(missing)} names are missing)",
             "See the names in the files' headers",
         )
     return [
@@ -285,6 +290,10 @@ def _place_apart(
     return placed
 
 
+def _type_of(array: Any) -> str:
+    return str(getattr(array, "dtype", type(array).__name__))
+
+
 def save_safetensors(
     tensors: Mapping[str, Any],
     file: str | os.PathLike[str],
@@ -308,6 +317,12 @@ def save_safetensors(
     progress : bool, optional
         As for :func:`sidecore.load_safetensors`.
     """
+    if not isinstance(tensors, Mapping):
+        raise UnsupportedError(
+            f"A {type(tensors).__name__} is no mapping of names to tensors", "Hand over a dict"
+        )
+    if not (metadata is None or isinstance(metadata, Mapping)):
+        raise UnsupportedError("Metadata is a mapping of texts to texts", "Hand over a dict")
     parts = []
     for name, array in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
@@ -318,7 +333,8 @@ def save_safetensors(
             raise type(error)(f"Tensor {name!r}: {error.cause}", error.remedy) from error
         if found.dtype is None or found.dtype.name in NOT_SAFETENSORS:
             raise UnsupportedError(
-                f"Tensor {name!r}: the format has no type for it", "Convert it to another type"
+                f"Tensor {name!r}: the format has no type for {_type_of(array)}",
+                "Convert it to another type",
             )
         parts.append((name, found, found.dtype))
     parts.sort(key=lambda part: (-part[2].order, part[0]))

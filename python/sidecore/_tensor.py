@@ -86,7 +86,11 @@ class Tensor:
 
     def view(self, dtype: str) -> Tensor:
         """The same bytes as another type of the same width, or all of them as ``U8``."""
-        other = DTYPES[dtype]
+        other = DTYPES.get(dtype)
+        if other is None:
+            raise UnsupportedError(
+                f"No type is called {dtype!r}", f"Name one of {', '.join(DTYPES)}"
+            )
         if other.bits == self.dtype.bits:
             shape = self.shape
         elif dtype == "U8":

@@ -320,3 +320,52 @@ def test_a_checkpoint_of_an_optimizer_and_a_schedule(tmp_path):
         assert loaded["schedule"]["milestones"] == state["schedule"]["milestones"]
         moments = loaded["optimizer"]["state"][0]
         assert torch.equal(moments["exp_avg"], state["optimizer"]["state"][0]["exp_avg"])
+
+
+def test_what_is_no_mapping_no_list_and_no_name(tmp_path):
+    path = tmp_path / "x"
+    write_safetensors(path, {"a": ("U8", (3,), b"abc")})
+    for tensors, metadata in (([1], None), (None, None), ({}, ["a"]), ({}, "text")):
+        with pytest.raises(sidecore.UnsupportedError, match="mapping"):
+            sidecore.save_safetensors(tensors, tmp_path / "y", metadata)
+    for names in (5, [["a"]], "a", [5, "zz"], ["zz"]):
+        with pytest.raises((sidecore.UnsupportedError, sidecore.MisuseError)):
+            sidecore.load_safetensors(path, names=names)
+    for framework in ([], 5, "tensorflow"):
+        with pytest.raises(sidecore.MisuseError, match="No framework"):
+            sidecore.load_safetensors(path, framework=framework)
+    with pytest.raises(sidecore.UnsupportedError, match="No type"):
+        sidecore.load_safetensors(path, framework="sidecore")["a"].view("U9")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_arrays_of_any_type_are_bytes_to_a_file(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    (tmp_path / "x").write_bytes(stamped(4096, 1))
+    with sidecore.File(tmp_path / "x") as file:
+        for kind in ("M8[s]", "S5", "U2", "V8", [("a", "<i4"), ("b", "<f4")], "g"):
+            target = numpy.zeros(8, kind)
+            assert file.read(target, file_offset=16) == target.nbytes
+            assert target.tobytes() == stamped(4096, 1)[16 : 16 + target.nbytes]
+            with pytest.raises(sidecore.UnsupportedError, match="'x'"):
+                sidecore.save_safetensors({"x": target}, tmp_path / "y")
+        with pytest.raises(sidecore.UnsupportedError, match="object"):
+            file.read(numpy.array([None]))
+
+
+def test_a_closed_file_is_closed_and_an_empty_one_is_a_file(tmp_path):
+    (tmp_path / "x").write_bytes(b"")
+    file = sidecore.File(tmp_path / "x")
+    assert file and len(file) == 0
+    file.close()
+    for use in (file.__enter__, file.nbytes, file.sync, file.explain):
+        with pytest.raises(sidecore.MisuseError, match="closed"):
+            use()
+
+
+def test_explaining_needs_no_memory(tmp_path):
+    with open(tmp_path / "x", "wb") as file:
+        file.truncate(1 << 40)
+    for nbytes in (None, 1 << 40, 1 << 80):
+        assert f"{1 << 40} bytes" in sidecore.explain(tmp_path / "x", nbytes=nbytes)
+    assert sidecore.explain(tmp_path / "x", offset=1 << 41)

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bulk::{Access, Bulk, BulkError, Cause, File, Knees, Options, Request, Route, Store};
-use gpu::{CudaGpu, CudaOptions, Gpu};
+use bulk::{Access, Bulk, BulkError, Cause, File, Knees, Options, Place, Request, Route, Store};
+use gpu::{CudaGpu, CudaOptions, DeviceMemory, Gpu};
+use mem::Region;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -246,7 +247,7 @@ impl Engine {
         Ok(plan.map_err(|e| errors::engine(py, &e))?.explain())
     }
 
-    /// The same for memory that the engine makes for the question; it touches none of it.
+    /// The same for memory that nobody has: aligned as large allocations are, and touched by nobody.
     fn explain_size(
         &self,
         py: Python<'_>,
@@ -254,9 +255,21 @@ impl Engine {
         offset: u64,
         bytes: u64,
     ) -> PyResult<String> {
-        let memory = self.allocate(py, bytes.max(1))?;
-        let (address, owner) = (memory.address(), Bound::new(py, memory)?.into_any().unbind());
-        self.explain(py, (handle.clone(), offset, address, bytes, self.gpu.is_some(), owner), false)
+        let place = match &self.gpu {
+            Some(_) => {
+                let address = 1 << 40;
+                Place::memory(&DeviceMemory { address, bytes, window: None, keeper: None })
+            }
+            None => {
+                let len =
+                    usize::try_from(bytes).map_err(|e| PyValueError::new_err(e.to_string()))?;
+                let made = Region::map_private(len);
+                Place::host(made.map_err(|e| PyValueError::new_err(e.to_string()))?)
+            }
+        };
+        let file = &handle.get().file;
+        let plan = py.detach(|| self.bulk.plan(&Request::read(file, offset, place)));
+        Ok(plan.map_err(|e| errors::of_file(py, &e, file.path()))?.explain())
     }
 
     /// Memory on the engine's side: the GPU's, or the host's.

@@ -92,11 +92,6 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Address of the first byte.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
     /// Host memory, page aligned, zeroed.
     pub fn host(bytes: u64) -> PyResult<Self> {
         let no_room = |why: String| PyMemoryError::new_err(why);
