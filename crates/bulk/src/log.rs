@@ -1,6 +1,7 @@
 //! Where the lines about fallbacks go.
 
 use std::fmt;
+use std::io::Write;
 use std::sync::Arc;
 
 /// Where lines go.
@@ -19,7 +20,10 @@ impl Log {
     pub(crate) fn line(&self, text: &str) {
         match self {
             Self::Quiet => {}
-            Self::Stderr => eprintln!("sidecore: {text}"),
+            Self::Stderr => {
+                // Nobody may be there to read it; the transfer goes on all the same.
+                let _unread = writeln!(std::io::stderr(), "sidecore: {text}");
+            }
             Self::To(function) => function(text),
         }
     }

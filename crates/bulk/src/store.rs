@@ -83,16 +83,19 @@ impl Store {
     }
 
     fn read(&self) -> Result<Table, BulkError> {
-        let text = match std::fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Table::default()),
-            Err(error) => {
-                return Err(BulkError::os("reading", self.path.display().to_string(), &error));
-            }
-        };
         let unreadable = |why: String| BulkError::Unsupported {
             what: format!("the knees in {}", self.path.display()),
             why: format!("{why}; remove the file and run sidecore tune"),
+        };
+        let text = match std::fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Table::default()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(unreadable("it is not UTF-8".to_owned()));
+            }
+            Err(error) => {
+                return Err(BulkError::os("reading", self.path.display().to_string(), &error));
+            }
         };
         let table: Table = serde_json::from_str(&text).map_err(|e| unreadable(e.to_string()))?;
         if table.version != VERSION {
@@ -109,22 +112,37 @@ impl Store {
         Ok(self.read()?.knees.remove(key))
     }
 
+    /// Makes the folder, and finds out whether knees can be kept there: before they are measured at length.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn prepare(&self) -> Result<(), BulkError> {
+        self.read()?;
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let failed = |what: &'static str, e: &io::Error| {
+            BulkError::os(what, folder.display().to_string(), e)
+        };
+        std::fs::create_dir_all(folder).map_err(|e| failed("making", &e))?;
+        let rights = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+        rustix::fs::access(folder, rights).map_err(|e| failed("writing into", &e.into()))
+    }
+
     /// Keeps knees under a key; the file is complete at every moment.
     ///
     /// # Errors
     /// As [`Store::get`].
     pub fn put(&self, key: &str, knees: Knees) -> Result<(), BulkError> {
+        self.prepare()?;
         let mut table = self.read()?;
         table.knees.insert(key.to_owned(), knees);
         let text = serde_json::to_string_pretty(&table).expect("numbers and words");
-        let failed = |what: &'static str, path: &Path, e: &io::Error| {
-            BulkError::os(what, path.display().to_string(), e)
-        };
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder).map_err(|e| failed("making", folder, &e))?;
         let temporary = self.path.with_extension(format!("{}.tmp", std::process::id()));
-        std::fs::write(&temporary, text + "\n").map_err(|e| failed("writing", &temporary, &e))?;
-        std::fs::rename(&temporary, &self.path).map_err(|e| failed("renaming to", &self.path, &e))
+        let written = std::fs::write(&temporary, text + "\n");
+        let kept = written.and_then(|()| std::fs::rename(&temporary, &self.path));
+        kept.map_err(|error| {
+            let _gone = std::fs::remove_file(&temporary);
+            BulkError::os("writing", self.path.display().to_string(), &error)
+        })
     }
 }
 
@@ -143,11 +161,24 @@ mod tests {
         store.put(&key, knees).unwrap();
         store.put("other", Knees::default()).unwrap();
         assert_eq!(store.get(&key).unwrap(), Some(knees));
-        for text in ["", "{", "{\"version\":2,\"knees\":{}}", "[]"] {
+        for text in [&b""[..], b"{", b"{\"version\":2,\"knees\":{}}", b"[]", b"\xff\xfe"] {
             std::fs::write(store.path(), text).unwrap();
             let error = store.get(&key).unwrap_err();
             assert!(error.to_string().contains("sidecore tune"), "{error}");
+            assert!(store.prepare().is_err());
             assert!(store.put(&key, knees).is_err());
         }
+    }
+
+    #[test]
+    fn a_place_that_takes_no_knees_is_found_out_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, b"").unwrap();
+        let error = Store::at(file.join("knees.json")).prepare().unwrap_err();
+        assert!(error.to_string().contains("file"), "{error}");
+        let store = Store::at(folder.path().join("knees.json"));
+        std::fs::create_dir(store.path()).unwrap();
+        assert!(store.prepare().is_err() && store.put("key", Knees::default()).is_err());
     }
 }

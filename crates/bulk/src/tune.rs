@@ -7,7 +7,7 @@
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpu::{DeviceMemory, Gpu};
 use mem::{MemoryKind, Region};
@@ -21,6 +21,7 @@ use crate::knees::Knees;
 use crate::log::Log;
 use crate::place::Place;
 use crate::request::{Options, POOL_BYTES_MAX, Request};
+use crate::save::make_temporary;
 use crate::transfer::Transfer;
 
 /// Thread counts that are tried.
@@ -43,6 +44,8 @@ pub struct TuneOptions {
     pub bytes: u64,
     /// Times that each thing is measured; the best one counts.
     pub repeats: u32,
+    /// Asked now and then whether to end early.
+    pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Faults on purpose, for tests.
     pub interference: Option<Arc<dyn Interference>>,
 }
@@ -72,7 +75,8 @@ pub struct Tuned {
 /// Measures the knees.
 ///
 /// # Errors
-/// No room for the file, or what the engine may say.
+/// [`BulkError::Misuse`] for a file shorter than the largest request that is measured,
+/// [`BulkError::Cancelled`]; no room for the file, or what the engine may say.
 pub fn tune(options: &TuneOptions) -> Result<Tuned, BulkError> {
     let mut bench = Bench::new(options)?;
     let mut knees = Knees::default();
@@ -137,7 +141,11 @@ impl Drop for Bench<'_> {
 impl<'a> Bench<'a> {
     fn new(options: &'a TuneOptions) -> Result<Self, BulkError> {
         let refused = |why: String| BulkError::Misuse(format!("memory to tune with: {why}"));
-        let bytes = options.bytes.max(SIZES[SIZES.len() - 1]);
+        let (bytes, least) = (options.bytes, SIZES[SIZES.len() - 1]);
+        if bytes < least {
+            let why = format!("a file of {bytes} bytes to tune with: at least {least} are needed");
+            return Err(BulkError::Misuse(why));
+        }
         let target = match &options.gpu {
             Some(gpu) => {
                 Target::Device(gpu.allocate_device(bytes).map_err(|e| refused(e.to_string()))?)
@@ -148,13 +156,14 @@ impl<'a> Bench<'a> {
                 Target::Host(region.map_err(|e| refused(e.to_string()))?)
             }
         };
-        let name = format!(".sidecore-tune-{}.tmp", std::process::id());
-        let path = options.directory.join(name);
+        let path = make_temporary(&options.directory).map_err(|e| {
+            BulkError::os("making a file in", options.directory.display().to_string(), &e)
+        })?;
         let bench = Self { options, target, path, measured: Vec::new() };
         let bulk = bench.engine(Knees::default(), CachePolicy::Cached, 4)?;
-        let access = Access::Write { create: true, truncate: true };
-        let file = bulk.open_file(&bench.path, access)?;
-        bulk.write(&file, 0, bench.target.part(options.bytes)?)?;
+        let file = bulk.open_file(&bench.path, Access::ReadWrite)?;
+        let write = Request::write(&file, 0, bench.target.part(options.bytes)?);
+        bench.end_of(&bulk.submit(write))?;
         file.sync()?;
         Ok(bench)
     }
@@ -172,6 +181,20 @@ impl<'a> Bench<'a> {
         })
     }
 
+    /// Waits for a transfer, and looks whether to end early meanwhile.
+    fn end_of(&self, transfer: &Transfer) -> Result<(), BulkError> {
+        while transfer.wait(Duration::from_millis(50))?.is_none() {
+            if self.stopped() {
+                transfer.cancel();
+            }
+        }
+        Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        self.options.stop.as_ref().is_some_and(|stop| stop())
+    }
+
     fn has_direct(&self) -> bool {
         let file = self.engine(Knees::default(), CachePolicy::Direct, 1);
         let file = file.and_then(|bulk| bulk.open_file(&self.path, Access::Read));
@@ -186,6 +209,9 @@ impl<'a> Bench<'a> {
     ) -> Result<f64, BulkError> {
         let mut best: f64 = 0.0;
         for _ in 0..self.options.repeats.max(1) {
+            if self.stopped() {
+                return Err(BulkError::Cancelled);
+            }
             let begin = Instant::now();
             run()?;
             best = best.max(bytes as f64 / begin.elapsed().as_secs_f64().max(1e-9));
@@ -209,7 +235,10 @@ impl<'a> Bench<'a> {
         let bulk = self.engine(knees, cache, threads)?;
         let file = bulk.open_file(&self.path, Access::Read)?;
         let bytes = self.options.bytes;
-        let run = || bulk.read(&file, 0, self.target.part(bytes)?).map(drop);
+        let run = || {
+            let part = self.target.part(bytes)?;
+            self.end_of(&bulk.submit(Request::read(&file, 0, part)))
+        };
         run()?;
         let rate = self.best(bytes, run)?;
         self.note(what, threads, label, rate);
@@ -233,7 +262,10 @@ impl<'a> Bench<'a> {
         for threads in THREADS {
             let bulk = self.engine(knees, CachePolicy::Auto, threads)?;
             let file = bulk.open_file(&self.path, Access::ReadWrite)?;
-            let run = || bulk.write(&file, 0, self.target.part(bytes)?).map(drop);
+            let run = || {
+                let part = self.target.part(bytes)?;
+                self.end_of(&bulk.submit(Request::write(&file, 0, part)))
+            };
             let rate = self.best(bytes, run)?;
             self.note("write", threads, bytes, rate);
             rates.push((threads, rate));
@@ -314,7 +346,7 @@ impl<'a> Bench<'a> {
         let target = self.target.part(SIZES[SIZES.len() - 1])?;
         let mut by_caller = |bytes| bulk.read(&file, 0, target.part(0, bytes)?).map(drop);
         let ended = |transfer: Transfer| loop {
-            if transfer.wait(std::time::Duration::from_secs(60))?.is_some() {
+            if transfer.wait(Duration::from_secs(60))?.is_some() {
                 return Ok(());
             }
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bulk::{
     Access, BulkError, CachePolicy, Call, Interference, Knees, Op, Options, Request, SavePart,
-    Strike, save_atomically,
+    Strike, save_atomically, save_atomically_unless,
 };
 use common::{Guarded, check_file, engine, make, quiet};
 
@@ -122,4 +122,53 @@ fn rows_have_threads_of_their_own_number() {
         assert_eq!(bulk.read_rows(&file, &indices, 4096, target.place()).unwrap(), 4 << 20);
         assert_eq!(bulk.counters().threads, expected);
     }
+}
+
+/// A link was replaced by a file, and so was one whose owner had taken the permission to write it.
+#[test]
+fn a_save_follows_links_and_respects_permissions() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (bulk, gpu) = engine(quiet());
+    let memory = Guarded::new(Some(&gpu), 0, 100_000);
+    memory.fill(0, 5);
+    let save = |name: &str| {
+        let parts = vec![SavePart { offset: 0, place: memory.place() }];
+        save_atomically(&bulk, &folder.path().join(name), 100_000, parts)
+    };
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("far")).unwrap();
+    make(&path("far/file"), 5000, 1);
+    symlink("far/file", path("near")).unwrap();
+    symlink("near", path("nearer")).unwrap();
+    assert_eq!(save("nearer").unwrap(), 100_000);
+    check_file(&path("far/file"), 0, 100_000, 5);
+    assert!(path("near").is_symlink() && path("nearer").is_symlink());
+    symlink("far/new", path("dangling")).unwrap();
+    assert_eq!(save("dangling").unwrap(), 100_000);
+    assert!(path("dangling").is_symlink() && path("far/new").is_file());
+    symlink("round", path("round")).unwrap();
+    assert_eq!(save("round").unwrap_err().errno(), Some(40), "ELOOP");
+    assert!(path("round").is_symlink());
+
+    std::fs::set_permissions(path("far/file"), std::fs::Permissions::from_mode(0o444)).unwrap();
+    if rustix::process::geteuid().is_root() {
+        // Nothing is read-only to it.
+        return;
+    }
+    assert_eq!(save("far/file").unwrap_err().errno(), Some(13), "EACCES");
+}
+
+#[test]
+fn a_save_that_is_stopped_leaves_what_was_there() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (bulk, gpu) = engine(quiet());
+    let memory = Guarded::new(Some(&gpu), 0, 100_000);
+    make(&folder.path().join("data"), 5000, 1);
+    let parts = vec![SavePart { offset: 0, place: memory.place() }];
+    let path = folder.path().join("data");
+    let stopped = save_atomically_unless(&bulk, &path, 100_000, parts, &|| true);
+    assert!(matches!(stopped, Err(BulkError::Cancelled)), "{stopped:?}");
+    check_file(&path, 0, 5000, 1);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }

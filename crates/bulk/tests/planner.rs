@@ -310,8 +310,15 @@ fn a_slow_source_makes_tune_store_another_knee() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let tune = |interference: Option<Arc<dyn Interference>>| {
         let (directory, gpu) = (folder.path().to_owned(), None);
-        bulk::tune(&TuneOptions { directory, gpu, bytes: 32 << 20, repeats: 1, interference })
-            .unwrap()
+        bulk::tune(&TuneOptions {
+            directory,
+            gpu,
+            bytes: 32 << 20,
+            repeats: 1,
+            stop: None,
+            interference,
+        })
+        .unwrap()
     };
     // Each thread gets 100 MB/s: what one waits for, others do meanwhile.
     let slow = tune(Some(Arc::new(Throttled)));
@@ -324,4 +331,26 @@ fn a_slow_source_makes_tune_store_another_knee() {
     println!("slow {:?}\nfast {fast:?}", slow.knees);
     assert!(fast.is_some());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "its file is gone");
+}
+
+/// Ctrl-C was without effect until all was measured, and what killed the process left the file.
+#[test]
+fn a_tuning_that_is_stopped_leaves_nothing() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let tune = |bytes, stop: fn() -> bool| {
+        bulk::tune(&TuneOptions {
+            directory: folder.path().to_owned(),
+            gpu: None,
+            bytes,
+            repeats: 1,
+            stop: Some(Arc::new(stop)),
+            interference: None,
+        })
+    };
+    let stopped = tune(32 << 20, || true).unwrap_err();
+    assert!(matches!(stopped, BulkError::Cancelled), "{stopped}");
+    // Shorter than requests whose rates are compared: the knees would be noise.
+    let short = tune(1 << 20, || false).unwrap_err();
+    assert!(short.to_string().contains("16777216"), "{short}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
