@@ -6,8 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
+use crate::printer::tell;
+
 static ASKED: AtomicBool = AtomicBool::new(false);
-/// Files to remove should the second Ctrl-C come.
+/// Files, and folders of them, to remove should the second Ctrl-C come.
 static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Exit code of an interrupted run.
@@ -21,12 +23,12 @@ pub fn listen() -> Result<()> {
     ctrlc::set_handler(|| {
         if ASKED.swap(true, Ordering::Relaxed) {
             for path in MADE.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-                // Nothing more can be done about a file that does not go.
-                let _ = std::fs::remove_file(path);
+                // Nothing more can be done about what does not go.
+                let _stays = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(path));
             }
             std::process::exit(i32::from(INTERRUPTED));
         }
-        eprintln!("\nending; Ctrl-C again kills");
+        tell!("\nending; Ctrl-C again kills");
     })
     .context("listening for Ctrl-C")
 }
@@ -36,7 +38,7 @@ pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// Notes a file that must not stay behind.
+/// Notes a file, or a folder, that must not stay behind.
 pub fn note_made(path: &Path) {
     MADE.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
 }

@@ -18,13 +18,16 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{BenchForm, Cli, Command};
+use crate::printer::tell;
 
 /// Exit code of a command that could not be carried out.
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = interrupt::listen().and_then(|()| match cli.command {
+    // A peer of another command ends when that one says so, or by the signal itself.
+    let listened = if is_peer(&cli) { Ok(()) } else { interrupt::listen() };
+    let result = listened.and_then(|()| match cli.command {
         Command::Bench(command) => match command.form {
             Some(BenchForm::Baseline(args)) => commands::baseline::run(&args),
             Some(BenchForm::Bulk(args)) => commands::bulk_bench::run(&args, args::Work::Read),
@@ -45,10 +48,15 @@ fn main() -> ExitCode {
     });
     result.unwrap_or_else(|error| {
         if interrupt::asked() {
-            eprintln!("interrupted: {error:#}");
+            tell!("interrupted: {error:#}");
             return ExitCode::from(interrupt::INTERRUPTED);
         }
-        eprintln!("sidecore: {error:#}");
+        tell!("sidecore: {error:#}");
         ExitCode::from(FAILED)
     })
+}
+
+fn is_peer(cli: &Cli) -> bool {
+    let Command::Bench(command) = &cli.command else { return false };
+    matches!(&command.form, Some(BenchForm::Bulk(args)) if args.be.is_some())
 }

@@ -25,6 +25,16 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Says something on standard error. Where nobody can read it, the command goes on all the same: its exit
+/// code tells.
+macro_rules! tell {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _unread = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+pub(crate) use tell;
+
 /// Nothing is shown before this.
 const QUIET: Duration = Duration::from_secs(2);
 

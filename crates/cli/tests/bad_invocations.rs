@@ -85,6 +85,26 @@ const BAD_OPTIONS: &[(&str, &[&str])] = &[
     ("load any --route push", &["--route push", "ring"]),
     ("load any --path posix --route window", &["--route window", "posix"]),
     ("load missing --io-size 100", &["--io-size 100"]),
+    ("load any --threads 257", &["--threads 257", "256"]),
+    ("load any --slot 0", &["--slot 0", "64 KiB"]),
+    ("load any --slots 1", &["--slots 1", "2 to 64"]),
+    ("save any other --pinned-max 1k", &["--pinned-max 1024", "2 MiB"]),
+    ("tune . --dry-run --size 1M", &["1048576", "16777216"]),
+    ("tune . --dry-run --size 8000G", &["--size", "available"]),
+    ("bench bulk --with ours:thraeds=3", &["ours:thraeds=3", "no such option"]),
+    ("bench bulk --with posix:cache=direct", &["cache", "posix has no such option"]),
+    ("bench bulk --with plain:slot=0", &["slot", "1 to"]),
+    ("bench bulk --with plain:threads=0", &["threads", "1 to"]),
+    ("bench bulk --with ours:pool=1T", &["pool", "1 to"]),
+    ("bench bulk --with :", &["--with", "a name"]),
+    ("bench bulk --size 0", &["--size"]),
+    ("bench bulk --size 8000G", &["8589934592000", "available"]),
+    ("bench bulk --file nowhere", &["nowhere", "No such file"]),
+    ("bench bulk --file /dev/null", &["/dev/null", "a file with bytes"]),
+    ("bench bulk --work files --file /dev/null", &["/dev/null", "a folder"]),
+    ("bench rows --count 0", &["--count"]),
+    ("bench rows --count 18446744073709551615", &["--count"]),
+    ("bench rows --count 4503599627370495", &["available"]),
     ("fly", &["fly"]),
 ];
 
@@ -111,6 +131,17 @@ fn files_that_cannot_be_read_are_named() {
     sandbox.refuses("bench --file odd", &["odd", "10001", "not a multiple"]);
 }
 
+/// More than there is memory: without a look at that, the system ends processes.
+#[test]
+fn a_file_longer_than_memory_is_named() {
+    let sandbox = Sandbox::new();
+    std::fs::File::create(sandbox.path().join("sparse")).unwrap().set_len(1 << 40).unwrap();
+    for line in ["load sparse", "load sparse --host", "load sparse --path posix"] {
+        sandbox.refuses(line, &["sparse", "1099511627776 bytes", "available"]);
+    }
+    sandbox.refuses("save sparse other", &["sparse", "available"]);
+}
+
 #[test]
 fn a_file_without_permission_is_named() {
     let sandbox = Sandbox::new();
@@ -130,7 +161,65 @@ fn a_given_file_is_not_written_without_leave() {
         let line = format!("bench --file mine --io-size 4k --path posix --op {op}");
         sandbox.refuses(&line, &["mine", "--overwrite"]);
     }
+    sandbox.refuses("bench bulk --work write --file mine", &["mine", "--overwrite"]);
+    sandbox.write("other", b"other");
+    sandbox.refuses("save other mine", &["mine", "--overwrite"]);
+    // Whoever took its own permission did so against all.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o444);
+    std::fs::set_permissions(sandbox.path().join("mine"), mode).unwrap();
+    sandbox.refuses_as_nobody("save other mine --overwrite", &["mine", "Permission denied"]);
     assert_eq!(sandbox.read("mine"), content);
+}
+
+/// Each of these was a panic.
+#[test]
+fn nobody_reads_the_error_and_names_are_bytes() {
+    use std::os::unix::ffi::OsStrExt;
+    let sandbox = Sandbox::new();
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let lines = ["load missing", "bench --file missing", "bench bulk --file missing"];
+    for line in lines {
+        let status = sandbox.command(line).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(1), "{line}");
+    }
+    // What falls back is told too, by the engine.
+    sandbox.write("data", &pattern_file(1 << 20, 1));
+    let status = sandbox.command("load data --gpu simulated").stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+
+    let name = std::ffi::OsStr::from_bytes(b"by\xfftes");
+    std::fs::write(sandbox.path().join(name), pattern_file(1 << 20, 1)).unwrap();
+    let line = "bench --io-size 4k --path posix --duration 20ms --repeats 1 --json --file";
+    let output = sandbox.command(line).arg(name).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let output = sandbox.command("save --overwrite").arg(name).arg(name).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    std::fs::remove_file(sandbox.path().join(name)).unwrap();
+}
+
+/// A first signal is enough, whatever is going on, and nothing stays behind.
+#[test]
+fn a_signal_ends_what_takes_long_and_leaves_nothing() {
+    use rustix::process::Signal;
+    let lines = [
+        "tune . --gpu simulated --size 64M --repeats 1000 --dry-run",
+        "bench bulk --gpu simulated --size 32M --repeats 100000 --with ours --with plain:threads=2",
+        "bench bulk --gpu simulated --work files --count 1000000 --each 1 --repeats 2",
+        "bench rows --gpu simulated --size 32M --count 100 --repeats 1000000",
+    ];
+    for (line, signal) in lines.into_iter().zip([Signal::TERM, Signal::INT].into_iter().cycle()) {
+        let sandbox = Sandbox::new();
+        let run = sandbox.start(line);
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        let asked = std::time::Instant::now();
+        run.signal(signal);
+        let output = run.wait();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{line}: {errors}");
+        assert!(asked.elapsed() < std::time::Duration::from_secs(15), "{line}");
+        let left = sandbox.listing();
+        assert!(left.is_empty(), "{line}: {left:?}");
+    }
 }
 
 #[test]

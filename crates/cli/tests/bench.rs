@@ -384,3 +384,13 @@ fn an_interrupt_while_the_data_is_made_is_one() {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     assert!(sandbox.listing().is_empty(), "{:?}", sandbox.listing());
 }
+
+/// Payload that ends in host memory meets no GPU: nothing is said of one.
+#[test]
+fn host_memory_asks_for_no_gpu() {
+    let sandbox = Sandbox::new();
+    let line = "bench --memory host --path posix,nvme --size 1M --io-size 4k --ios 500 --json";
+    let output = sandbox.run(line);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("GPU"), "{errors}");
+}

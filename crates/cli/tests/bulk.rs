@@ -42,7 +42,7 @@ fn a_file_is_loaded_and_saved_byte_by_byte() {
     assert!(text.contains("not direct: no drive here") && text.contains("by route"), "{text}");
 
     sandbox.write("target", b"old");
-    let saved = &json(&sandbox.run("save data target --json --gpu simulated"))[0];
+    let saved = &json(&sandbox.run("save data target --overwrite --json --gpu simulated"))[0];
     assert_eq!(saved["sha256_of_file"], sha256(&data));
     assert!(sandbox.read("target") == data);
     let names: Vec<_> =
@@ -85,6 +85,10 @@ fn knees_are_measured_stored_and_found() {
     let after = run("load data --json --gpu simulated");
     assert!(!String::from_utf8_lossy(&after.stderr).contains("knees"));
     std::fs::write(config.join("sidecore/knees.json"), "{").unwrap();
+    // Found out before the minutes of measuring.
+    let refused = run("tune . --gpu simulated --size 16M");
+    common::assert_refused("tune", &refused, &["knees.json", "remove the file", "--dry-run"]);
+    assert!(refused.stdout.is_empty());
     let broken = run("load data --json --gpu simulated");
     assert!(String::from_utf8_lossy(&broken.stderr).contains("knees-unreadable"));
     json(&broken);

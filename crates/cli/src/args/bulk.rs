@@ -60,6 +60,9 @@ pub struct SaveArgs {
     pub source: PathBuf,
     /// File that is written out of GPU memory: complete, or not changed at all.
     pub target: PathBuf,
+    /// Allow the target to be there already: it is replaced.
+    #[arg(long)]
+    pub overwrite: bool,
     /// How the engine is opened.
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -150,6 +153,32 @@ impl FromStr for PeerSpec {
 }
 
 impl PeerSpec {
+    /// Checks the options of a peer that is part of this command.
+    ///
+    /// # Errors
+    /// An option that it does not have, or a number that it cannot use.
+    pub fn check_own(&self) -> Result<(), String> {
+        const WORDS: [&str; 3] = ["cache", "check", "host"];
+        // Threads and slots as no machine needs more of; bytes as pinned memory may have.
+        const NUMBERS: [(&str, u64); 4] =
+            [("pool", 512 << 20), ("slot", 512 << 20), ("slots", 1024), ("threads", 1024)];
+        for (key, _) in &self.values {
+            let wrong = |why: String| Err(format!("--with {}: {key}: {why}", self.text));
+            let of_ours = matches!(key.as_str(), "cache" | "pool") && self.name != "ours";
+            if let Some((_, most)) = NUMBERS.iter().find(|(known, _)| known == key) {
+                match self.number(key, 0) {
+                    Ok(number) if !of_ours && (1..=*most).contains(&number) => {}
+                    Ok(_) if of_ours => return wrong(format!("{} has no such option", self.name)),
+                    Ok(_) => return wrong(format!("1 to {most} is possible")),
+                    Err(why) => return wrong(why),
+                }
+            } else if of_ours || !WORDS.contains(&key.as_str()) {
+                return wrong(format!("{} has no such option", self.name));
+            }
+        }
+        Ok(())
+    }
+
     /// A value, if it was given.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.values.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
@@ -183,6 +212,9 @@ pub struct BulkBenchArgs {
     /// Existing file of self-describing bytes to use [default: one is made, and removed].
     #[arg(long)]
     pub file: Option<PathBuf>,
+    /// Allow a given file to be written.
+    #[arg(long)]
+    pub overwrite: bool,
     /// Where files are made [default: the system's directory for temporary files].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,

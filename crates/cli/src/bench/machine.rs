@@ -27,6 +27,13 @@ fn cache_bytes_in(directory: &Path) -> Option<u64> {
     best.map(|(_, bytes)| bytes)
 }
 
+/// Memory that processes can still get without others losing theirs. Source: proc(5), `MemAvailable`.
+pub fn available_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Facts for the report: processor, CPUs, memory, kernel.
 pub fn facts() -> Vec<(String, String)> {
     let file = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -21,6 +21,7 @@ use crate::bench::queue_runner::{QueueRunner, QueueRunnerOptions};
 use crate::bench::ring_runner::{RingRunner, RingRunnerOptions};
 use crate::bench::round::{Bill, Description, Destination, Round, RoundOutcome, Runner};
 use crate::bench::source::{Source, SourceKind, SourceOptions};
+use crate::printer::tell;
 
 /// The driver of the software drive ends a silent command by itself, by a ladder of steps; a worker
 /// waits for so many times the limit before it asks too.
@@ -42,10 +43,10 @@ pub fn open_choice(choice: Choice, window: bool) -> Result<Arc<dyn Gpu>> {
     let opened = gpu::open_with(choice, &[kernels::BENCH_RING], window)
         .with_context(|| format!("--gpu {choice}"))?;
     if let Some(why) = opened.why_simulated {
-        eprintln!("no GPU, so one is simulated: {why}");
+        tell!("no GPU, so one is simulated: {why}");
     }
     if let Some(why) = opened.gpu.describe().no_window {
-        eprintln!("no window, so completions lie in pinned host memory: {why}");
+        tell!("no window, so completions lie in pinned host memory: {why}");
     }
     Ok(opened.gpu)
 }

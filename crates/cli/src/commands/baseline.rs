@@ -12,7 +12,7 @@ use crate::bench::baseline::{
 use crate::bench::compare::{Cell, Comparison, Shape};
 use crate::commands::verdict;
 use crate::interrupt;
-use crate::printer::print;
+use crate::printer::{print, tell};
 use crate::report::{Row, lines};
 use crate::units;
 
@@ -52,7 +52,7 @@ pub fn run(args: &BaselineArgs) -> Result<ExitCode> {
         found.plateau_by
     );
     if args.compare.json {
-        eprintln!("{words}")
+        tell!("{words}")
     } else {
         print(&words)?
     }

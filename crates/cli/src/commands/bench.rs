@@ -1,17 +1,19 @@
 //! `sidecore bench`: every path there is, under the same conditions, with its bill.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use gpu::{Choice, Gpu};
 
-use crate::args::{BenchArgs, OpName};
+use crate::args::{BenchArgs, Memory, OpName};
 use crate::bench::data::Data;
 use crate::bench::measure::{Measurement, cpu_since};
 use crate::bench::settings::{Point, Settings, has_drive_model};
 use crate::bench::{cpu, machine, paths, uring};
 use crate::commands::verdict;
-use crate::printer::{Progress, print};
+use crate::printer::{Progress, print, tell};
 use crate::report::{Context, ReportFile, Row, default_files, details, html, table};
 use crate::{interrupt, units};
 
@@ -29,9 +31,9 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
     let mut settings = Settings::new(args)?;
     let reports = check_reports(&settings.args)?;
     let started = Instant::now();
-    let gpu = paths::open_gpu(&settings.args.limits)?;
+    let gpu = open_gpu(&settings.args)?;
     if let (true, Some(_)) = (settings.args.path.is_empty(), gpu.describe().no_window) {
-        eprintln!("left out: bam and copilot, whose drive stores payload through the window");
+        tell!("left out: bam and copilot, whose drive stores payload through the window");
         settings.points.retain(|point| !point.path.has_lane_queues());
     }
     let mut data = open_data(&settings)?;
@@ -82,6 +84,15 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
     }
 }
 
+/// The GPU of the rows. Payload that ends in host memory meets none: there is nothing to look for then,
+/// nor to say of it.
+fn open_gpu(args: &BenchArgs) -> Result<Arc<dyn Gpu>> {
+    if args.memory == Memory::Host && args.limits.gpu == Choice::Auto {
+        return paths::open_choice(Choice::Simulated, true);
+    }
+    paths::open_gpu(&args.limits)
+}
+
 fn check_reports(args: &BenchArgs) -> Result<Reports> {
     let named = |path: &Option<std::path::PathBuf>| {
         path.as_deref().map(|path| ReportFile::check(path, args.overwrite, false)).transpose()
@@ -115,7 +126,7 @@ fn show(settings: &Settings, rows: &[Row], context: &Context) -> Result<()> {
             print(&format!("{name}: {value}"))?;
         }
     } else if let Some(sentence) = left_out(settings) {
-        eprintln!("{sentence}");
+        tell!("{sentence}");
     }
     Ok(())
 }
@@ -129,7 +140,7 @@ fn finish(
 ) -> Result<ExitCode> {
     show(settings, rows, context)?;
     if interrupt::asked() {
-        eprintln!("interrupted: {} of {} rows", rows.len(), settings.points.len());
+        tell!("interrupted: {} of {} rows", rows.len(), settings.points.len());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     if let Some(file) = &reports.csv {
@@ -145,7 +156,7 @@ fn finish(
     }
     let faults = settings.args.faults.is_some();
     for row in rows.iter().filter(|row| faults && row.faults_injected == 0) {
-        eprintln!("{}: no fault struck; see --faults, --op and --ios", row.path);
+        tell!("{}: no fault struck; see --faults, --op and --ios", row.path);
     }
     Ok(verdict(rows))
 }
@@ -170,7 +181,8 @@ fn context(settings: &Settings, data: &Data, rows: &[Row], started: Instant) -> 
         }
     }
     facts.push(("whole run".to_owned(), format!("{:.1} s", started.elapsed().as_secs_f64())));
-    let command: Vec<String> = std::env::args().skip(1).collect();
+    let words = std::env::args_os().skip(1);
+    let command: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let mut emulated = emulated(rows);
     emulated.extend(left_out(settings));
     Context { command: format!("sidecore {}", command.join(" ")), facts, emulated }

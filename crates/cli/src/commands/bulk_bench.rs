@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::args::{BulkBenchArgs, PeerSpec, Work};
 use crate::bench::bulk::{Files, Remote, Task, serve};
 use crate::bench::data::write_pattern;
+use crate::commands::engine::check_room;
 use crate::printer::{Progress, print};
 use crate::{interrupt, units};
 
@@ -57,6 +58,7 @@ pub fn run(args: &BulkBenchArgs, otherwise: Work) -> Result<ExitCode> {
         serve(spec, &task, &args.limits)?;
         return Ok(ExitCode::SUCCESS);
     }
+    check(args, work, each)?;
     let (path, _made) = files(args, work, each)?;
     let mut rows: Vec<Row> = Vec::new();
     let mut remotes = Vec::new();
@@ -92,6 +94,9 @@ pub fn run(args: &BulkBenchArgs, otherwise: Work) -> Result<ExitCode> {
                         row.all_cpu_seconds.push(cpu);
                     }
                 }
+                Err(_) if interrupt::asked() => {
+                    return Ok(ExitCode::from(interrupt::INTERRUPTED));
+                }
                 Err(error) => {
                     row.not_measured = Some(format!("{error:#}"));
                     *remote = None;
@@ -110,6 +115,35 @@ pub fn run(args: &BulkBenchArgs, otherwise: Work) -> Result<ExitCode> {
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(super::NOT_CLEAN) })
 }
 
+/// Refuses options that cannot be, before anything is made or started.
+fn check(args: &BulkBenchArgs, work: Work, each: u64) -> Result<()> {
+    for spec in &args.peers {
+        ensure!(!spec.name.is_empty(), "--with '{}': a peer has a name", spec.text);
+        if OWN.contains(&spec.name.as_str()) {
+            spec.check_own().map_err(anyhow::Error::msg)?;
+        }
+    }
+    let many = matches!(work, Work::Files | Work::Rows);
+    let wanted = if many { args.count.checked_mul(each) } else { Some(args.size) };
+    let most = wanted.context("--count: more bytes than there can be")?;
+    ensure!(!many || args.count > 0, "--count: at least 1");
+    let Some(path) = &args.file else {
+        ensure!(args.size > 0, "--size: at least 1 byte");
+        return check_room(None, most).context("what is read");
+    };
+    let meta = std::fs::metadata(path).with_context(|| format!("reading {}", path.display()))?;
+    let fits = if work == Work::Files { meta.is_dir() } else { meta.is_file() && meta.len() > 0 };
+    let wanted =
+        if work == Work::Files { "a folder of files 0, 1, 2" } else { "a file with bytes" };
+    ensure!(fits, "--file {}: --work {} needs {wanted}", path.display(), work.name());
+    ensure!(
+        work != Work::Write || args.overwrite,
+        "--file {}: --work write would change it; --overwrite allows that",
+        path.display()
+    );
+    check_room(None, if many { most } else { meta.len() }).context("what is read")
+}
+
 fn name_of(peer: &str) -> &str {
     peer.split(':').next().unwrap_or(peer)
 }
@@ -125,6 +159,7 @@ fn files(args: &BulkBenchArgs, work: Work, each: u64) -> Result<(PathBuf, Made)>
     if work == Work::Files {
         let made = tempfile::Builder::new().prefix(prefix).tempdir_in(&folder);
         let made = made.with_context(named)?;
+        interrupt::note_made(made.path());
         make_small(made.path(), args.count, each).with_context(named)?;
         return Ok((made.path().to_owned(), Some(Box::new(made))));
     }
@@ -138,6 +173,7 @@ fn files(args: &BulkBenchArgs, work: Work, each: u64) -> Result<(PathBuf, Made)>
 fn make_small(folder: &Path, count: u64, each: u64) -> Result<()> {
     let mut piece = vec![0; usize::try_from(each)?];
     for index in 0..count {
+        ensure!(!interrupt::asked(), "not all were made");
         storage::pattern::fill(&mut piece, index * each, 1);
         std::fs::write(folder.join(index.to_string()), &piece)?;
     }
@@ -156,6 +192,10 @@ fn command(
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench", "bulk", "--be", &spec.text]);
         command.args(["--gpu", &args.limits.gpu.to_string()]);
+        command.args(["--pinned-max", &args.limits.pinned_max.to_string()]);
+        if args.limits.no_window {
+            command.arg("--no-window");
+        }
         command
     } else {
         let mut command = Command::new(&args.python);

@@ -3,14 +3,21 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use bulk::{Bulk, Log, Options, POOL_BYTES_MAX, Place, Store};
 use gpu::{Copy, DeviceMemory, Gpu};
 use mem::{MemoryKind, Region};
 use sha2::{Digest, Sha256};
 
 use crate::args::{EngineArgs, LimitArgs};
-use crate::interrupt;
+use crate::bench::machine;
+use crate::printer::tell;
+use crate::{interrupt, units};
+
+/// Most threads of an engine.
+const THREADS_MAX: u32 = 256;
+/// Two slots of one thread, and what callers carry small requests out with.
+const PINNED_BYTES_MIN: u64 = 2 << 20;
 
 /// An engine, and its GPU if it has one.
 pub struct Engine {
@@ -31,9 +38,50 @@ pub fn open_gpu(host: bool, limits: &LimitArgs) -> Result<Option<Arc<dyn Gpu>>> 
     let opened = gpu::open_with(limits.gpu, &[], !limits.no_window)
         .with_context(|| format!("--gpu {}", limits.gpu))?;
     if let Some(why) = opened.why_simulated {
-        eprintln!("no GPU, so one is simulated: {why}");
+        tell!("no GPU, so one is simulated: {why}");
     }
     Ok(Some(opened.gpu))
+}
+
+/// Whether memory of this machine that bytes shall come into has room for them: a system that promises
+/// more than there is would end processes, and not only this one. A real GPU says it itself.
+///
+/// # Errors
+/// There are fewer.
+pub fn check_room(gpu: Option<&Arc<dyn Gpu>>, bytes: u64) -> Result<()> {
+    let simulated = gpu.map(|gpu| gpu.describe().simulated);
+    let room = machine::available_bytes().unwrap_or(u64::MAX);
+    let whose = match simulated {
+        Some(false) => return Ok(()),
+        Some(true) => "memory of the simulated GPU, which is this machine's",
+        None => "memory of this machine",
+    };
+    ensure!(
+        bytes <= room,
+        "{bytes} bytes do not fit into {whose}: {} are available",
+        units::bytes(room)
+    );
+    Ok(())
+}
+
+/// Refuses what the engine would quietly make something else of.
+fn check(args: &EngineArgs, limits: &LimitArgs) -> Result<()> {
+    if let Some(threads) = args.threads.filter(|threads| *threads > THREADS_MAX) {
+        bail!("--threads {threads}: 1 to {THREADS_MAX} are possible");
+    }
+    if let Some(bytes) = args.slot.filter(|bytes| !(64 << 10..=64 << 20).contains(bytes)) {
+        bail!("--slot {bytes}: 64 KiB to 64 MiB are possible");
+    }
+    if let Some(slots) = args.slots.filter(|slots| !(2..=64).contains(slots)) {
+        bail!("--slots {slots}: 2 to 64 are possible");
+    }
+    ensure!(
+        limits.pinned_max >= PINNED_BYTES_MIN,
+        "--pinned-max {}: bulk transfers need {}",
+        limits.pinned_max,
+        units::bytes(PINNED_BYTES_MIN)
+    );
+    Ok(())
 }
 
 impl Engine {
@@ -42,6 +90,7 @@ impl Engine {
     /// # Errors
     /// A GPU that cannot be had, options that do not fit.
     pub fn open(path: &Path, args: &EngineArgs, limits: &LimitArgs) -> Result<Self> {
+        check(args, limits)?;
         let gpu = open_gpu(args.host, limits)?;
         let name = gpu.as_ref().map(|gpu| gpu.describe().name);
         let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
@@ -97,6 +146,7 @@ impl Memory {
     /// # Errors
     /// None is left.
     pub fn allocate(gpu: Option<&Arc<dyn Gpu>>, bytes: u64) -> Result<Self> {
+        check_room(gpu, bytes)?;
         match gpu {
             Some(gpu) => Ok(Self::Device(Arc::clone(gpu), gpu.allocate_device(bytes)?)),
             None => {

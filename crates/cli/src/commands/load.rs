@@ -19,8 +19,9 @@ use crate::bench::faults;
 use crate::bench::paths::{self, PathOptions};
 use crate::bench::round::{Round, Runner};
 use crate::bench::settings::{check_route, queue_memory};
+use crate::commands::engine::check_room;
 use crate::commands::{NOT_CLEAN, load_bulk};
-use crate::printer::{Progress, print};
+use crate::printer::{Progress, print, tell};
 use crate::{interrupt, units};
 
 /// Bytes loaded between two looks at progress and Ctrl-C.
@@ -81,20 +82,22 @@ fn by_path(args: &LoadArgs, path: PathName) -> Result<ExitCode> {
     let ios = data.bytes().div_ceil(args.io_size);
     let faults = args.faults.as_deref().map(|text| faults::parse(text, ios)).transpose()?;
     let gpu = paths::open_gpu(&args.limits)?;
+    check_room(Some(&gpu), data.bytes())
+        .with_context(|| format!("loading {}", args.file.display()))?;
     let options = options(args, path, faults, &data)?;
     let mut runner = paths::open(&options, &data, &gpu, None)
         .with_context(|| format!("loading {} by path {}", args.file.display(), path.name()))?;
     let loaded = load(args, path, &data, options.block_bytes(), runner.as_mut())?;
     if interrupt::asked() {
-        eprintln!("interrupted: {} was not loaded whole", args.file.display());
+        tell!("interrupted: {} was not loaded whole", args.file.display());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     report(args, &loaded)?;
     if args.faults.is_some() && loaded.faults_injected == 0 {
-        eprintln!("no fault struck: {} I/Os were not enough for --faults", loaded.ios);
+        tell!("no fault struck: {} I/Os were not enough for --faults", loaded.ios);
     }
     if loaded.errors > 0 {
-        eprintln!(
+        tell!(
             "loading {}: {} of {} I/Os ended with an error; the checksum is of what is there",
             args.file.display(),
             loaded.errors,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::args::LoadArgs;
 use crate::commands::engine::{Engine, wait};
-use crate::printer::{Progress, print};
+use crate::printer::{Progress, print, tell};
 use crate::{interrupt, units};
 
 /// What came out.
@@ -54,7 +54,7 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode> {
     let moved = wait(&transfer, |at| progress.show(at, "loading")).with_context(named)?;
     let seconds = begin.elapsed().as_secs_f64();
     let Some(moved) = moved else {
-        eprintln!("interrupted: {} was not loaded whole", args.file.display());
+        tell!("interrupted: {} was not loaded whole", args.file.display());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     };
     ensure!(moved == bytes, "{} ended at {moved} bytes, not {bytes}", args.file.display());

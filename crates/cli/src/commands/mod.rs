@@ -17,6 +17,8 @@ pub mod sweep;
 pub mod tune;
 pub mod window;
 
+use crate::printer::tell;
+
 /// Exit code of a run in which an I/O failed or was wrong.
 pub const NOT_CLEAN: u8 = 3;
 
@@ -25,7 +27,7 @@ pub fn verdict(rows: &[crate::report::Row]) -> std::process::ExitCode {
     let mut clean = true;
     for row in rows.iter().filter(|row| !row.is_clean()) {
         clean = false;
-        eprintln!(
+        tell!(
             "{} with {} an I/O: {} of {} I/Os not verified, {} errors",
             row.path,
             crate::units::bytes(row.io_bytes),

@@ -9,7 +9,7 @@ use crate::args::{PathName, PlacementArgs, QueueMemory};
 use crate::bench::compare::{Cell, Comparison, Shape, check_matched};
 use crate::commands::{sweep, verdict};
 use crate::interrupt;
-use crate::printer::print;
+use crate::printer::{print, tell};
 use crate::report::{Row, comparison, standing};
 use crate::units;
 
@@ -54,7 +54,7 @@ pub fn run(args: &PlacementArgs) -> Result<ExitCode> {
         }
     }
     if interrupt::asked() {
-        eprintln!("interrupted: {} of {} rows", rows.len(), cells.len());
+        tell!("interrupted: {} of {} rows", rows.len(), cells.len());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     Ok(verdict(&rows))

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
-use bulk::{Access, Request, SavePart};
+use anyhow::{Context, Result, bail, ensure};
+use bulk::{Access, BulkError, Request, SavePart};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::args::SaveArgs;
 use crate::commands::engine::{Engine, wait};
-use crate::printer::print;
+use crate::printer::{print, tell};
 use crate::{interrupt, units};
 
 /// What came out.
@@ -33,6 +33,9 @@ struct Saved {
 /// # Errors
 /// What loading and writing may meet; a file that reads back differently.
 pub fn run(args: &SaveArgs) -> Result<ExitCode> {
+    if !args.overwrite && std::fs::metadata(&args.target).is_ok_and(|there| there.is_file()) {
+        bail!("saving {}: it is there already; --overwrite replaces it", args.target.display());
+    }
     let engine = Engine::open(&args.source, &args.engine, &args.limits)?;
     let named = || format!("loading {}", args.source.display());
     let file = engine.bulk.open_file(&args.source, Access::Read).with_context(named)?;
@@ -41,16 +44,20 @@ pub fn run(args: &SaveArgs) -> Result<ExitCode> {
     let place = memory.place().part(0, bytes)?;
     let begin = Instant::now();
     let transfer = engine.bulk.submit(Request::read(&file, 0, place.clone()));
-    let Some(moved) = wait(&transfer, |_| ()).with_context(named)? else {
-        eprintln!("interrupted: {} is as it was", args.target.display());
-        return Ok(ExitCode::from(interrupt::INTERRUPTED));
+    let interrupted = || {
+        tell!("interrupted: {} is as it was", args.target.display());
+        Ok(ExitCode::from(interrupt::INTERRUPTED))
     };
+    let Some(moved) = wait(&transfer, |_| ()).with_context(named)? else { return interrupted() };
     let load_seconds = begin.elapsed().as_secs_f64();
     ensure!(moved == bytes, "{} ended at {moved} bytes, not {bytes}", args.source.display());
     let begin = Instant::now();
     let parts = vec![SavePart { offset: 0, place }];
-    bulk::save_atomically(&engine.bulk, &args.target, bytes, parts)
-        .with_context(|| format!("saving {}", args.target.display()))?;
+    let stop = &interrupt::asked;
+    match bulk::save_atomically_unless(&engine.bulk, &args.target, bytes, parts, stop) {
+        Err(BulkError::Cancelled) => return interrupted(),
+        saved => saved.with_context(|| format!("saving {}", args.target.display()))?,
+    };
     let save_seconds = begin.elapsed().as_secs_f64();
     let saved = Saved {
         source: args.source.display().to_string(),

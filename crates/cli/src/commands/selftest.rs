@@ -13,7 +13,7 @@ use serde_json::json;
 use zerocopy::IntoBytes;
 
 use crate::commands::NOT_CLEAN;
-use crate::printer::print;
+use crate::printer::{print, tell};
 use crate::units::{parse_duration, thousands};
 
 /// Options of `selftest`.
@@ -59,7 +59,7 @@ pub fn run(args: &SelftestArgs) -> Result<ExitCode> {
     }
     let opened = gpu::open(args.gpu, &[])?;
     if let Some(why) = &opened.why_simulated {
-        eprintln!("simulated GPU: {why}");
+        tell!("simulated GPU: {why}");
     }
     match args.litmus {
         Some(duration) => run_litmus(args, &opened.gpu, duration),
@@ -104,7 +104,7 @@ fn run_cases(args: &SelftestArgs, gpu: &Arc<dyn Gpu>) -> Result<ExitCode> {
         }
         if stuck {
             let left = cases.len() - done - 1;
-            eprintln!(
+            tell!(
                 "a kernel does not end, so {left} cases were not run, and this process ends hard"
             );
             // Anything gentler waits for the kernel.

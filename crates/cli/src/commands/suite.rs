@@ -29,7 +29,7 @@ use crate::bench::paths;
 use crate::bench::settings::{Point, Settings};
 use crate::commands::{NOT_CLEAN, window};
 use crate::interrupt;
-use crate::printer::{Progress, print};
+use crate::printer::{Progress, print, tell};
 
 /// Bytes of a page of the CPU's mapping of device memory.
 const PAGE_BYTES: usize = 4096;
@@ -86,7 +86,7 @@ pub fn run(args: &SuiteArgs) -> Result<ExitCode> {
         }
     }
     if !left.is_empty() {
-        eprintln!("not measured, since the time was over: {}", left.join(", "));
+        tell!("not measured, since the time was over: {}", left.join(", "));
     }
     Ok(if suite.broken + left.len() == 0 { ExitCode::SUCCESS } else { ExitCode::from(NOT_CLEAN) })
 }
@@ -177,7 +177,7 @@ impl Suite<'_> {
             }),
         };
         if let Err(error) = measured {
-            eprintln!("{}, repeat {repeat}: {error:#}", row.name);
+            tell!("{}, repeat {repeat}: {error:#}", row.name);
             self.broken += 1;
         }
     }

@@ -10,7 +10,7 @@ use crate::bench::compare::{self, Cell, Comparison, Shape, check_matched, spare_
 use crate::bench::settings::queue_memory;
 use crate::commands::verdict;
 use crate::interrupt;
-use crate::printer::print;
+use crate::printer::{print, tell};
 use crate::report::{
     ReportFile, Row, artifact_csv, artifact_name, artifact_plot, comparison, standing,
 };
@@ -43,7 +43,7 @@ pub fn run(args: &SweepArgs) -> Result<ExitCode> {
         }
     }
     if interrupt::asked() {
-        eprintln!("interrupted: {} of {} rows", rows.len(), cells.len());
+        tell!("interrupted: {} of {} rows", rows.len(), cells.len());
         return Ok(ExitCode::from(interrupt::INTERRUPTED));
     }
     for file in &files {

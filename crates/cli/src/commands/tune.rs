@@ -1,15 +1,16 @@
 //! `sidecore tune`: measures the planner's knees on a file system, and stores them.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use bulk::{Knees, Measured, Store, TuneOptions};
 use serde::Serialize;
 
 use crate::args::TuneArgs;
-use crate::commands::engine::open_gpu;
+use crate::commands::engine::{check_room, open_gpu};
 use crate::printer::print;
-use crate::units;
+use crate::{interrupt, units};
 
 /// What came out.
 #[derive(Debug, Serialize)]
@@ -26,6 +27,7 @@ struct Tuned {
 /// No such directory, no room, no place to store.
 pub fn run(args: &TuneArgs) -> Result<ExitCode> {
     let gpu = open_gpu(args.host, &args.limits)?;
+    check_room(gpu.as_ref(), args.size).context("--size")?;
     let name = gpu.as_ref().map(|gpu| gpu.describe().name);
     let key = Store::key(&args.directory, name.as_deref())?;
     let store = Store::of_user();
@@ -35,24 +37,28 @@ pub fn run(args: &TuneArgs) -> Result<ExitCode> {
             "neither XDG_CONFIG_HOME nor HOME says where to store knees: set one, or --dry-run",
         )?),
     };
+    if let Some(store) = &store {
+        store.prepare().context("a place to store knees; --dry-run only prints them")?;
+    }
     let tuned = bulk::tune(&TuneOptions {
         directory: args.directory.clone(),
         gpu,
         bytes: args.size,
         repeats: args.repeats,
+        stop: Some(Arc::new(interrupt::asked)),
         interference: None,
     })
     .with_context(|| format!("tuning in {}", args.directory.display()))?;
-    if let Some(store) = &store {
-        store.put(&key, tuned.knees)?;
-    }
-    let stored = store.map(|store| store.path().display().to_string());
+    // What was measured is worth seeing also where it cannot be kept.
+    let kept = store.as_ref().map_or(Ok(()), |store| store.put(&key, tuned.knees));
+    let stored = store.filter(|_| kept.is_ok()).map(|store| store.path().display().to_string());
     let tuned = Tuned { key, stored, knees: tuned.knees, measured: tuned.measured };
     if args.json {
         print(&serde_json::to_string(&tuned)?)?;
-        return Ok(ExitCode::SUCCESS);
+    } else {
+        report(&tuned)?;
     }
-    report(&tuned)?;
+    kept?;
     Ok(ExitCode::SUCCESS)
 }
 

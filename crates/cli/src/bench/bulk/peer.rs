@@ -160,7 +160,13 @@ impl Peer for Ours {
     }
 }
 
-fn ours(spec: &PeerSpec, task: &Task, gpu: Option<&Arc<dyn Gpu>>, memory: &Memory) -> Result<Ours> {
+fn ours(
+    spec: &PeerSpec,
+    task: &Task,
+    gpu: Option<&Arc<dyn Gpu>>,
+    memory: &Memory,
+    pinned_max: u64,
+) -> Result<Ours> {
     let number = |key, otherwise| spec.number(key, otherwise).map_err(anyhow::Error::msg);
     let mut knees = bulk::Knees::default();
     knees.slot_bytes = number("slot", knees.slot_bytes)?;
@@ -175,7 +181,7 @@ fn ours(spec: &PeerSpec, task: &Task, gpu: Option<&Arc<dyn Gpu>>, memory: &Memor
     let bulk = Bulk::open(Options {
         gpu: gpu.cloned(),
         threads: threads.map(usize::try_from).transpose()?,
-        pool_bytes: number("pool", 256 << 20)?,
+        pool_bytes: number("pool", pinned_max.min(256 << 20))?,
         knees: Some(knees),
         cache,
         ..Options::default()
@@ -197,7 +203,7 @@ pub fn serve(spec: &PeerSpec, task: &Task, limits: &LimitArgs) -> Result<()> {
         fill(&memory, bytes)?;
     }
     let mut peer: Box<dyn Peer> = match spec.name.as_str() {
-        "ours" => Box::new(ours(spec, task, gpu.as_ref(), &memory)?),
+        "ours" => Box::new(ours(spec, task, gpu.as_ref(), &memory, limits.pinned_max)?),
         "plain" | "posix" | "ceiling" => Box::new(loops::open(spec, task, gpu.as_ref(), &memory)?),
         other => bail!("no peer is named {other}"),
     };

@@ -1,17 +1,23 @@
 //! A peer seen from outside: its lines, and its CPU time by the kernel's books.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Repeat;
+use crate::interrupt;
+
+/// How often Ctrl-C is looked for.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A process that does repeats.
 pub struct Remote {
     child: Child,
     input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    lines: Receiver<std::io::Result<String>>,
     /// What it says that it is.
     pub what: String,
 }
@@ -29,18 +35,27 @@ impl Remote {
             .with_context(|| format!("starting {}", command.get_program().display()))?;
         let input = child.stdin.take().context("its input")?;
         let output = BufReader::new(child.stdout.take().context("its output")?);
-        let mut this = Self { child, input, output, what: String::new() };
+        let (sender, lines) = channel();
+        // It ends with the peer's output, or once nobody listens.
+        std::thread::spawn(move || output.lines().try_for_each(|line| sender.send(line)));
+        let mut this = Self { child, input, lines, what: String::new() };
         let line = this.line()?;
         let what = line.strip_prefix("ready").with_context(|| format!("it said {line:?}"))?;
         this.what = what.trim().to_owned();
         Ok(this)
     }
 
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        let count = self.output.read_line(&mut line)?;
-        ensure!(count > 0, "it ended without an answer");
-        Ok(line.trim().to_owned())
+    /// Its next line; gives up where the user does not want to wait any longer.
+    fn line(&self) -> Result<String> {
+        loop {
+            match self.lines.recv_timeout(LOOK) {
+                Ok(line) => return Ok(line?.trim().to_owned()),
+                Err(RecvTimeoutError::Disconnected) => bail!("it ended without an answer"),
+                Err(RecvTimeoutError::Timeout) => {
+                    ensure!(!interrupt::asked(), "it was interrupted");
+                }
+            }
+        }
     }
 
     /// Has it do its work once: what it says, and the CPU seconds that this took.
