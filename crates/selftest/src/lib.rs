@@ -12,7 +12,7 @@
 //! | `lost` | side cores that panic or stand still, drives that fail, memory that is used again |
 //! | `bench` | the benchmark's kernel over a ring |
 //! | `pairs` | a queue pair made by hand, whose controller is stepped; [`queue_bed`] makes it |
-//! | `queue_bench` | the benchmark's kernels over a queue pair made by hand, and the neighbour that computes |
+//! | `queue_bench` | the benchmark's kernels over a handmade queue pair, and the neighbour that computes |
 //! | `queues` | queue pairs of a software drive that lanes drive |
 //! | `stuck` | kernels that do not end: what stands where, and an end of the case all the same |
 //! | [`litmus`] | whether memory keeps the order that rings build on |
