@@ -108,6 +108,10 @@ impl Inner {
         opened.as_ref()
     }
 
+    pub fn is_regular(&self) -> bool {
+        self.kind == FileType::RegularFile
+    }
+
     /// Whether it was opened for this.
     pub fn check_access(&self, op: Op) -> Result<(), BulkError> {
         match (op, self.access) {

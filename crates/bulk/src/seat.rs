@@ -17,7 +17,8 @@ mod ring;
 pub(crate) use self::fill::route_of;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use gpu::{CopyQueue, Gpu, GpuError, Keeper};
@@ -57,6 +58,8 @@ pub(crate) struct Seat {
     courier: Option<Arc<Courier>>,
     ring: RingOps,
     pieces: Vec<Piece>,
+    /// The file of many rows, opened once more for this thread; nothing where that was refused.
+    again: Option<(Weak<Job>, Option<OwnedFd>)>,
 }
 
 /// Pinned memory, in huge pages where the system has them, which the CPU fills faster than small ones.
@@ -101,7 +104,13 @@ impl Seat {
             courier: None,
             ring: RingOps::default(),
             pieces: Vec::new(),
+            again: None,
         }
+    }
+
+    /// Lets go of what it keeps while there is work only.
+    pub fn let_go(&mut self) {
+        self.again = None;
     }
 
     pub fn has_room(&self) -> bool {

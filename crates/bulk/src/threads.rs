@@ -278,8 +278,11 @@ impl Core {
                 let broken = std::mem::replace(&mut seat, Seat::new(bytes, self.knees.slots));
                 std::mem::forget(broken);
                 prepared = false;
-            } else if seat.is_idle() && !self.wait_for_work(index, prepared) {
-                return seat.retire(self);
+            } else if seat.is_idle() && !self.has_work(index, prepared) {
+                seat.let_go();
+                if !self.wait_for_work(index, prepared) {
+                    return seat.retire(self);
+                }
             }
         }
     }
@@ -310,6 +313,13 @@ impl Core {
 
     fn claim(&self, index: usize) -> Option<(Arc<Job>, u64)> {
         take(&mut lock(&self.work), index)
+    }
+
+    /// Whether there may be something to claim now.
+    fn has_work(&self, index: usize, prepared: bool) -> bool {
+        let work = lock(&self.work);
+        let wanted = work.prepare != prepared || work.jobs.iter().any(|job| index < job.threads);
+        wanted && !work.stopped
     }
 
     /// Sleeps until there is something to claim; false at the end.

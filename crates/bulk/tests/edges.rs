@@ -3,7 +3,8 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use bulk::{
     Access, BulkError, CachePolicy, Call, Interference, Knees, Op, Options, Request, SavePart,
@@ -171,4 +172,66 @@ fn a_save_that_is_stopped_leaves_what_was_there() {
     assert!(matches!(stopped, Err(BulkError::Cancelled)), "{stopped:?}");
     check_file(&path, 0, 5000, 1);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// Names of this process's open files.
+fn open_files() -> Vec<std::path::PathBuf> {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()).collect()
+}
+
+fn row_of(whole: &[u8], row: u64) -> &[u8] {
+    &whole[usize::try_from(row).unwrap() * 4096..][..4096]
+}
+
+/// The most descriptors of a file that were open at a call.
+struct Counting(std::path::PathBuf, AtomicUsize);
+
+impl Interference for Counting {
+    fn strike(&self, call: Call) -> Strike {
+        if call.offset.is_multiple_of(64 << 10) {
+            let open = open_files().iter().filter(|path| **path == self.0).count();
+            self.1.fetch_max(open, Ordering::Relaxed);
+        }
+        Strike::Pass
+    }
+}
+
+#[test]
+fn threads_of_many_rows_open_their_file_again_and_close_it() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("again");
+    make(&path, 16 << 20, 7);
+    let counting = Arc::new(Counting(path.canonicalize().unwrap(), AtomicUsize::new(0)));
+    let interference = Some(Arc::clone(&counting) as Arc<dyn Interference>);
+    let cache = CachePolicy::Cached;
+    let options = Options { threads: Some(3), cache, interference, ..quiet() };
+    let (bulk, gpu) = engine(options);
+    let file = bulk.open_file(&path, Access::ReadWrite).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let indices: Vec<u64> = (0..4096).map(|row| row * 2731 % 4096).collect();
+    // By its own name, or by none: what is open is what is read.
+    for name_is_gone in [false, true] {
+        if name_is_gone {
+            std::fs::remove_file(&path).unwrap();
+            std::fs::write(&path, "another one").unwrap();
+        }
+        for side in [Some(&gpu), None] {
+            let target = Guarded::new(side, 3, 16 << 20);
+            let moved = bulk.read_rows(&file, &indices, 4096, target.place()).unwrap();
+            assert_eq!(moved, 16 << 20);
+            let got = target.get();
+            let first = target.range().0;
+            let rows = got[first..][..16 << 20].chunks_exact(4096).zip(&indices);
+            assert!(rows.eq(indices.iter().map(|row| (row_of(&whole, *row), row))));
+        }
+    }
+    let most = counting.1.load(Ordering::Relaxed);
+    assert!((2..=4).contains(&most), "{most} descriptors, of 3 threads and one of the user's");
+    drop(file);
+    let end = Instant::now() + MINUTE;
+    while open_files().iter().any(|path| path.starts_with(&counting.0)) {
+        assert!(Instant::now() < end, "{:?}", open_files());
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

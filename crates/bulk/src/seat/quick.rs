@@ -1,8 +1,9 @@
 //! Many small cached reads into one slot: no step of them touches what other threads touch too.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mem::Region;
@@ -20,6 +21,9 @@ use crate::route::Op;
 use crate::runs::Way;
 use crate::threads::Core;
 
+/// From so many rows of a chunk on, opening the file again is worth its microseconds.
+const MANY_ROWS: usize = 64;
+
 /// What a read in passing came to.
 enum Quick {
     Done(usize),
@@ -33,10 +37,11 @@ impl Seat {
     pub(super) fn fill_quickly(&mut self, core: &Core, slot: usize) -> Result<usize, BulkError> {
         let mut flight = self.flights[slot].take().expect("a flight in this slot");
         let memory = self.memory(core);
-        let job = std::sync::Arc::clone(&flight.job);
+        let job = Arc::clone(&flight.job);
         // By whether the target is host memory.
         let (mut bytes, mut done) = ([None; 2], 0);
         if let Ok(memory) = &memory {
+            self.open_again(&job, flight.parts.len());
             for part in &mut flight.parts {
                 match self.read_in_passing(core, &job, part, memory) {
                     Quick::Done(got) => {
@@ -80,7 +85,8 @@ impl Seat {
                 if job.row_way(&piece) == Some(Way::Direct) && file.direct().is_some() {
                     return Quick::NotForMe;
                 }
-                let fd = file.buffered.as_fd();
+                let again = self.again.as_ref().and_then(|(_, fd)| fd.as_ref());
+                let fd = again.map_or(file.buffered.as_fd(), AsFd::as_fd);
                 let got = move_all(core, Op::Read, fd, piece.offset, (target, at), piece.bytes);
                 quick(got, |e| failed(Op::Read, file, piece.offset, e))
             }
@@ -119,6 +125,24 @@ impl Seat {
             }
             What::Range { .. } => Quick::NotForMe,
         }
+    }
+
+    /// Opens the file of many rows once more, for this thread alone: every call counts itself in what was
+    /// opened, and threads that count in one place wait for each other longer than for the rows.
+    fn open_again(&mut self, job: &Arc<Job>, parts: usize) {
+        let What::Rows { file, .. } = &job.what else { return self.let_go() };
+        let known = self.again.as_ref().is_some_and(|(of, _)| of.as_ptr() == Arc::as_ptr(job));
+        if known {
+            return;
+        }
+        let many = job.chunks > 1 && parts >= MANY_ROWS;
+        let again = || {
+            // Whatever has its name by now, this is the same file.
+            let path = format!("/proc/self/fd/{}", file.buffered.as_raw_fd());
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+        };
+        let opened = (many && file.is_regular()).then(again).flatten();
+        self.again = Some((Arc::downgrade(job), opened));
     }
 
     /// Opens a file for one read. What is odd about it is said by the careful way.

@@ -107,7 +107,7 @@ impl Guarded {
         }
     }
 
-    fn range(&self) -> (usize, usize) {
+    pub fn range(&self) -> (usize, usize) {
         match self {
             Self::Device { first, bytes, .. } | Self::Host { first, bytes, .. } => (*first, *bytes),
         }
