@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mem::{MemoryKind, Region};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, geteuid, test_kill_process};
 
 use crate::layout::WORDS;
@@ -89,18 +90,12 @@ impl Page {
     /// # Errors
     /// [`StatsError::Os`], [`StatsError::Map`].
     pub fn create_in(directory: &Path) -> Result<Self, StatsError> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         reap(directory);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = directory.join(format!("sidecore-{}-{n}.stats", std::process::id()));
+        let (file, path) = make_file(directory)?;
         let os = |operation| {
             let path = path.clone();
             move |source| StatsError::Os { operation, path, source }
         };
-        // What lies there under our own pid is of an earlier process that had it.
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(&path).map_err(os("creating"))?;
         file.set_len(PAGE_BYTES as u64).map_err(os("sizing"))?;
         let page = Self::over(Region::map_file(&file, PAGE_BYTES)?, Some(path));
         Ok(page)
@@ -164,6 +159,27 @@ impl Drop for Page {
     }
 }
 
+/// A new file under this process's pid. What lies there already is of an earlier process that had the pid, and
+/// goes; or somebody else has put it there, into a directory that all may write, and stays as it is.
+fn make_file(directory: &Path) -> Result<(File, PathBuf), StatsError> {
+    const TRIES: u32 = 100;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = directory.join(format!("sidecore-{}-{n}.stats", std::process::id()));
+        let _stays = fs::remove_file(&path);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        match options.open(&path) {
+            Ok(file) => return Ok((file, path)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {}
+            Err(source) => return Err(StatsError::Os { operation: "creating", path, source }),
+        }
+    }
+}
+
 /// Another process's page (or this one's).
 #[derive(Debug)]
 pub struct Reader {
@@ -179,8 +195,11 @@ impl Reader {
     /// another user's, who could cut it short while it is mapped).
     pub fn open(path: &Path) -> Result<Self, StatsError> {
         let os = |operation| move |source| StatsError::Os { operation, path: path.into(), source };
-        let file: File =
-            OpenOptions::new().read(true).write(true).open(path).map_err(os("opening"))?;
+        // A link could lead anywhere.
+        let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(flags);
+        let file: File = options.open(path).map_err(os("opening"))?;
         let metadata = file.metadata().map_err(os("reading the size of"))?;
         let euid = geteuid();
         let trusted = euid.is_root() || metadata.uid() == euid.as_raw();

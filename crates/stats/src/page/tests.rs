@@ -118,3 +118,29 @@ fn a_writer_that_stopped_half_way_is_an_error_not_a_hang() {
     page.region.u64_at(super::HEADER_BYTES).store(3, Ordering::Relaxed);
     assert!(matches!(page.snapshot(), Err(StatsError::Torn)));
 }
+
+/// In a directory that all may write, anybody could have had a file of this user's emptied.
+#[test]
+fn a_link_in_the_place_of_a_page_leads_nowhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let mine = folder.path().join("mine");
+    std::fs::write(&mine, b"kept").unwrap();
+    for n in 0..64 {
+        let name = format!("sidecore-{}-{n}.stats", std::process::id());
+        std::os::unix::fs::symlink(&mine, folder.path().join(&name)).unwrap();
+    }
+    let page = Page::create_in(folder.path()).unwrap();
+    assert!(!page.path().unwrap().is_symlink());
+    assert_eq!(std::fs::read(&mine).unwrap(), b"kept");
+    // Nor is one read through a link.
+    let link = folder.path().join("sidecore-1-1.stats");
+    std::os::unix::fs::symlink(page.path().unwrap(), &link).unwrap();
+    assert!(matches!(Reader::open(&link), Err(StatsError::Os { .. })));
+    // What cannot be removed is left, and the next number taken.
+    for n in 0..64 {
+        let path = folder.path().join(format!("sidecore-{}-{n}.stats", std::process::id()));
+        let _gone = std::fs::remove_file(&path);
+        std::fs::create_dir(&path).unwrap();
+    }
+    assert!(Page::create_in(folder.path()).is_ok());
+}
