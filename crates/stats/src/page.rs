@@ -159,8 +159,8 @@ impl Drop for Page {
     }
 }
 
-/// A new file under this process's pid. What lies there already is of an earlier process that had the pid, and
-/// goes; or somebody else has put it there, into a directory that all may write, and stays as it is.
+/// A new file under this process's pid. What lies there already is of an earlier process that had the pid,
+/// and goes; or somebody else has put it there, into a directory that all may write, and stays as it is.
 fn make_file(directory: &Path) -> Result<(File, PathBuf), StatsError> {
     const TRIES: u32 = 100;
     static NEXT: AtomicU32 = AtomicU32::new(0);
