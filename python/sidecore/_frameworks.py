@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from . import _engine
+from . import _engine, _sidecore
 from ._dtypes import DTYPES, DType
 from ._errors import DeviceError, ExhaustedError, MisuseError, UnsupportedError
 from ._tensor import Tensor
 
+#: From here on allocators take memory from the system, and it is worth asking for large pages.
+_LARGE_BYTES = 32 << 20
 #: Where each tensor of a framework that takes DLPack must begin.
 ALIGNMENT = 64
 
@@ -92,6 +94,12 @@ class Framework:
         return [self.tensor(block, at, byte, (size,), where) for at, size in each]
 
 
+def _new_on_host(address: int, nbytes: int) -> None:
+    """Host memory that nobody has touched: in large pages, whose first use costs a fraction."""
+    if nbytes >= _LARGE_BYTES:
+        _sidecore.prefer_huge_pages(address, nbytes)
+
+
 def _no_counterpart(framework: str, dtype: DType, remedy: str) -> UnsupportedError:
     return UnsupportedError(f"{framework} has no type for {dtype.name}", remedy)
 
@@ -124,6 +132,8 @@ class Torch(Framework):
         if where.gpu is not None:
             # The allocator may hand out memory that work in its stream still uses.
             torch.cuda.current_stream(where.gpu).synchronize()
+        else:
+            _new_on_host(owner.data_ptr(), nbytes)
         return Block(owner.data_ptr(), nbytes, owner)
 
     def tensor(self, block, offset, dtype, shape, where):
@@ -182,6 +192,7 @@ class Numpy(Framework):
             whole = self.numpy.empty(nbytes + ALIGNMENT, dtype=self.numpy.uint8)
         except (MemoryError, ValueError, OverflowError) as error:
             raise _no_room(nbytes, where, error) from error
+        _new_on_host(whole.ctypes.data, nbytes)
         start = -whole.ctypes.data % ALIGNMENT
         owner = whole[start : start + nbytes]
         return Block(owner.ctypes.data, nbytes, owner)

@@ -27,6 +27,7 @@ class Memory:
     address: int
     nbytes: int
 
+def prefer_huge_pages(address: int, bytes: int) -> None: ...
 def copy_bytes(address: int, bytes: int, owner: object) -> bytes: ...
 
 class Handle:

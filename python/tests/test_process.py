@@ -105,7 +105,7 @@ print(status, load() == first)
     assert done.stdout.split() == ["0", "True"], done.stderr
 
 
-def test_an_open_file_of_the_parent_says_what_is_wrong(tmp_path):
+def test_an_open_file_of_the_parent_is_read_in_a_child(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(stamped(MIB, 1))
     code = """

@@ -398,3 +398,27 @@ def test_a_load_that_is_broken_off_gives_its_memory_back(tmp_path, monkeypatch, 
     assert before[: 1 << 20] != b"\xee" * (1 << 20)
     assert as_bytes(sidecore.load_safetensors(tmp_path / "x", framework=framework)["a"]) == data
     assert ctypes.string_at(blocks[0].address, len(data)) == b"\xee" * len(data)
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_large_loads_are_in_large_pages(tmp_path, library):
+    """New memory costs a fault a page, which else is most of the time of a load."""
+    pytest.importorskip(library)
+    if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        pytest.skip("this system has no huge pages")
+    nbytes = 128 << 20
+    with open(tmp_path / "x", "wb") as file:
+        header = json.dumps({"x": {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}})
+        file.write(struct.pack("<Q", len(header)) + header.encode())
+        file.truncate(8 + len(header) + nbytes)
+    code = """
+import resource, sys, sidecore
+sidecore.load_safetensors(sys.argv[1], framework=sys.argv[2], names=[])
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+before = faults()
+kept = sidecore.load_safetensors(sys.argv[1], framework=sys.argv[2])
+print(faults() - before)
+"""
+    done = run_python(code, tmp_path / "x", library)
+    # In small pages there would be 32768.
+    assert int(done.stdout) < 20000, done.stderr

@@ -146,6 +146,21 @@ impl Region {
         }
     }
 
+    /// Asks for huge pages where its pages have not been touched yet: new memory is then there after far
+    /// fewer faults. The whole huge pages inside of it only; where the system refuses, nothing changes.
+    pub fn prefer_huge_pages(&self) {
+        /// Source: Linux on x86-64.
+        const HUGE_BYTES: usize = 2 << 20;
+        let address = self.base.addr().get();
+        let first = address.next_multiple_of(HUGE_BYTES) - address;
+        let bytes = self.len.saturating_sub(first) / HUGE_BYTES * HUGE_BYTES;
+        if self.kind == MemoryKind::Host && bytes > 0 {
+            let pointer = self.pointer(first, bytes);
+            // SAFETY: the range is mapped as long as `self`, and keeps its bytes.
+            let _refused = unsafe { madvise(pointer.cast(), bytes, Advice::LinuxHugepage) };
+        }
+    }
+
     /// Maps the first `bytes` bytes of a file, readable and writable, shared with whoever maps it.
     ///
     /// The file must stay that long: touching a page beyond its end raises SIGBUS. So map only files

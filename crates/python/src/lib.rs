@@ -32,7 +32,7 @@ mod _sidecore {
     #[pymodule_export]
     use super::files::FileList;
     #[pymodule_export]
-    use super::memory::{Memory, copy_bytes};
+    use super::memory::{Memory, copy_bytes, prefer_huge_pages};
     #[pymodule_export]
     use super::read_header;
     #[pymodule_export]

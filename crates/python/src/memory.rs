@@ -59,6 +59,13 @@ pub fn copy_bytes<'py>(
     })
 }
 
+/// Asks for huge pages under new host memory, which the caller keeps.
+#[pyfunction]
+pub fn prefer_huge_pages(py: Python<'_>, address: u64, bytes: u64) -> PyResult<()> {
+    region(address, bytes).map_err(|e| errors::engine(py, &e))?.prefer_huge_pages();
+    Ok(())
+}
+
 /// The numbers of an array of 64-bit ones, which the caller keeps.
 pub fn numbers(address: u64, count: u64) -> Result<Vec<u64>, BulkError> {
     if count == 0 {
