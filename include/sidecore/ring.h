@@ -169,6 +169,13 @@ class Ring {
     u16 verdict;
   };
 
+  /// How the ring stands, as loaded before a reservation.
+  struct Standing {
+    u64 state;
+    u64 fetched;
+    u64 tail;
+  };
+
   SC_DEVICE const abi::RingControl* control() const;
   SC_DEVICE u64 load_record(u32 record) const;
   SC_DEVICE u64 load_state() const;
@@ -176,8 +183,9 @@ class Ring {
   // impl/ring__submit.h
   SC_DEVICE u16 check(u8 opcode, u32 record, const Transfer& transfer, u32& turn) const;
   SC_DEVICE bool moves_payload(u8 opcode) const;
-  SC_DEVICE void publish_all(Lanes lanes, Wish& wish, u64 patience_ns);
-  SC_DEVICE u32 reserve(u32 wanted, u64& ticket) const;
+  SC_DEVICE Standing look_at_ring() const;
+  SC_DEVICE void publish_all(Lanes lanes, Wish& wish, Standing standing, u64 patience_ns);
+  SC_DEVICE u32 reserve(u32 wanted, const Standing& standing, u64& ticket) const;
   SC_DEVICE u32 no_slot(u32& backoff_ns, u64 started_ns, u64 patience_ns) const;
   SC_DEVICE void publish(u32 granted, u64 ticket, const abi::Request& request) const;
   SC_DEVICE void store_unit(u64 ticket, u32 unit, u64 lo, u64 hi) const;

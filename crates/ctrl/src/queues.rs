@@ -120,15 +120,17 @@ impl SubmissionQueue {
     }
 
     /// Fetches the entries that are there together, up to the end of the queue's memory: out of device
-    /// memory many cost little more than one.
+    /// memory many cost little more than one. How many.
     #[cold]
     #[inline(never)]
-    pub(crate) fn fetch_run(&mut self) {
+    pub(crate) fn fetch_run(&mut self) -> u32 {
         let end = if self.tail > self.head { self.tail } else { self.depth };
-        let count = (end - self.head).min(RUN) as usize;
+        let fetched = (end - self.head).min(RUN);
+        let count = fetched as usize;
         let at = self.head as usize * SUBMISSION_BYTES;
         self.memory.read_bytes(at, self.run[..count].as_flattened_mut());
         (self.run_at, self.run_end) = (0, count);
+        fetched
     }
 
     /// Entries that the doorbell has told of and that were not fetched.

@@ -94,7 +94,7 @@ impl Controller {
                 self.counters.fetch_runs += 1;
                 let clock = self.options.fetch_clock.unwrap_or(|| 0);
                 let before = clock();
-                submission.fetch_run();
+                self.timing.expect(submission.fetch_run());
                 self.counters.fetch_ns += clock().saturating_sub(before);
             }
             let Some(entry) = submission.take() else { break };

@@ -233,7 +233,7 @@ impl fmt::Display for TimingModel {
 }
 
 /// Units at an exact rate: `at` is when the next unit may start, plus `fraction / rate` ns.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Pace {
     rate: u64,
     at_ns: u64,
@@ -294,7 +294,40 @@ impl Pacer {
 #[derive(Debug)]
 enum Turns {
     Own(Paces),
-    Shared(Pacer),
+    /// With the turns that were taken ahead.
+    Shared(Pacer, Ahead),
+}
+
+/// Turns of a shared pacer that were taken together, for commands that are there: a lock for each would
+/// make many controllers wait for each other, and for all they have stored to a device's memory.
+#[derive(Debug)]
+struct Ahead {
+    pace: Pace,
+    left: u32,
+    /// Commands that are about to take turns.
+    expected: u32,
+}
+
+impl Ahead {
+    /// As [`Paces::take`], of the turns at hand or of new ones.
+    fn take(&mut self, shared: &Mutex<Paces>, now_ns: u64, payload_bytes: u64) -> u64 {
+        if self.left == 0 {
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let several = self.expected.max(1);
+            let by_bytes = shared.bytes.is_some();
+            match &mut shared.commands {
+                Some(pace) if several > 1 && !by_bytes => {
+                    self.pace = pace.clone();
+                    self.left = several;
+                    pace.take(now_ns, several.into());
+                }
+                _ => return shared.take(now_ns, payload_bytes),
+            }
+        }
+        self.left -= 1;
+        self.expected = self.expected.saturating_sub(1);
+        self.pace.take(now_ns, 1).0
+    }
 }
 
 /// A [`TimingModel`] at work.
@@ -309,14 +342,26 @@ pub(crate) struct Timing {
 impl Timing {
     pub(crate) fn new(model: &TimingModel, pacer: Option<&Pacer>) -> Self {
         let turns = match pacer {
-            Some(pacer) => Turns::Shared(pacer.clone()),
-            None => Turns::Own(Paces::new(model)),
+            // Latency alone is nobody's but the command's own.
+            Some(pacer) if model.iops.is_some() || model.bytes_per_second.is_some() => {
+                let ahead = Ahead { pace: Pace::new(1), left: 0, expected: 0 };
+                Turns::Shared(pacer.clone(), ahead)
+            }
+            _ => Turns::Own(Paces::new(model)),
         };
         Self {
             latency: model.latency.clone(),
             turns,
             random: Random::new(model.seed),
             unlimited: model.is_unlimited(),
+        }
+    }
+
+    /// Says that so many commands were fetched and are about to ask for their time.
+    #[inline]
+    pub(crate) fn expect(&mut self, commands: u32) {
+        if let Turns::Shared(_, ahead) = &mut self.turns {
+            ahead.expected = commands;
         }
     }
 
@@ -330,10 +375,7 @@ impl Timing {
     fn modelled_due_ns(&mut self, now_ns: u64, payload_bytes: u64) -> u64 {
         let turn = match &mut self.turns {
             Turns::Own(paces) => paces.take(now_ns, payload_bytes),
-            Turns::Shared(Pacer(paces)) => {
-                let mut paces = paces.lock().unwrap_or_else(PoisonError::into_inner);
-                paces.take(now_ns, payload_bytes)
-            }
+            Turns::Shared(Pacer(paces), ahead) => ahead.take(paces, now_ns, payload_bytes),
         };
         turn.saturating_add(self.latency.sample(&mut self.random))
     }

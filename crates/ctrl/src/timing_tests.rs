@@ -37,6 +37,28 @@ fn controllers_that_share_a_pacer_share_its_rate() {
     }
 }
 
+/// The same where a controller takes turns for all the commands that it has fetched.
+#[test]
+fn turns_taken_together_are_as_those_taken_one_by_one() {
+    let model = "iops=3000".parse().expect("a good model");
+    let pacer = Pacer::new(&model);
+    let mut pair = [Timing::new(&model, Some(&pacer)), Timing::new(&model, Some(&pacer))];
+    let mut turns = 0;
+    for (one, several) in [(0, 4), (1, 1), (0, 1), (1, 64), (1, 3)] {
+        pair[one].expect(several);
+        for _ in 0..several {
+            let due_ns = pair[one].due_ns(7, 4096);
+            assert_eq!(due_ns, 7 + turns * NS_PER_SECOND / 3000, "turn {turns}");
+            turns += 1;
+        }
+    }
+    // Who expects more than come keeps their turns, which do not come earlier than their commands.
+    pair[0].expect(3);
+    let first = pair[0].due_ns(NS_PER_SECOND, 0);
+    assert_eq!(pair[1].due_ns(NS_PER_SECOND, 0), first + 1_000_000);
+    assert_eq!(pair[0].due_ns(2 * NS_PER_SECOND, 0), 2 * NS_PER_SECOND);
+}
+
 #[test]
 fn an_idle_drive_saves_nothing_up() {
     let mut model = timing("iops=1000");

@@ -10,8 +10,9 @@
 /// A link is made from its arguments and has: `Args`, `Handle`, `Totals`; `attach()`, whether it can
 /// be used; `submit(lanes, warp, slot, io, opcode, offset)`; `wait_until(lanes, handle, timeout_ns)`
 /// for the lanes named, together; `together()`, whether lanes whose I/Os have ended gain by waiting
-/// together (their payload is then theirs to copy); `seems_ended(handle)`, whether a wait seems worth
-/// while; `forget(handle, timeout_ns)`, whether a handle that is still pending is given up;
+/// together (their payload is then theirs to copy); `ENDS_BY_WORD`, whether a word tells that a wait
+/// seems worth while, with `word_of(handle)`, `word_wanted(handle)` and `WORD_MASK`;
+/// `forget(handle, timeout_ns)`, whether a handle that is still pending is given up;
 /// `count(handle)` and `add_counts()` for what it counts itself.
 #pragma once
 
@@ -27,6 +28,12 @@ constexpr u32 PAUSE_NS = 64;
 
 /// Sweeps over all I/Os in flight between two close looks at all.
 constexpr u32 CLOSE_PERIOD = 16;
+
+/// I/Os whose words are loaded together; divides the batches that lanes can have.
+constexpr u32 GLANCE = 8;
+
+/// Most I/Os that a lane takes between two looks at those in flight.
+constexpr u32 STARTS = 8;
 
 /// One of a lane's I/Os in flight.
 template <class Link>
@@ -126,6 +133,32 @@ SC_DEVICE void work_in_step(const typename Link::Args& args, Link& link, u32 war
   }
 }
 
+/// Which of a lane's I/Os in flight seem to have ended. Where words tell, several are loaded before any is
+/// looked at, so that the loads are under way together.
+template <class Link>
+SC_DEVICE u64 glance(const typename Link::Args& args, const Link& link,
+                     const Flight<Link>* flights, u64 busy, u32 batch) {
+  u64 ended = 0;
+  for (u32 first = 0; first < batch; first += GLANCE) {
+    u64 words[GLANCE] = {};
+    if (Link::ENDS_BY_WORD) {
+      for (u32 n = 0; n < GLANCE; ++n) {
+        // Who has nothing there loads a word that means nothing: a load is quicker than a branch.
+        const bool one = (busy >> (first + n) & 1) != 0;
+        const u64* const nothing = reinterpret_cast<const u64*>(args.totals);
+        words[n] = arch::load_relaxed(one ? link.word_of(flights[first + n].handle) : nothing);
+      }
+    }
+    for (u32 n = 0; n < GLANCE; ++n) {
+      if ((busy >> (first + n) & 1) == 0) continue;
+      const bool one = !Link::ENDS_BY_WORD ||
+                       (words[n] & Link::WORD_MASK) == link.word_wanted(flights[first + n].handle);
+      ended |= static_cast<u64>(one) << (first + n);
+    }
+  }
+  return ended;
+}
+
 /// Up to `batch` <= BATCH I/Os a lane at a time.
 template <u32 BATCH, class Link>
 SC_DEVICE void work_apart(const typename Link::Args& args, Link& link, u32 warp, u32 mask) {
@@ -140,29 +173,26 @@ SC_DEVICE void work_apart(const typename Link::Args& args, Link& link, u32 warp,
     const u64 before = busy;
     // A glance at all; a close look, which costs more, at those that seem to have ended, and now and
     // then at all: a link that is lost ends nothing.
-    u64 look = ++sweep % CLOSE_PERIOD == 0 ? busy : 0;
-    for (u32 slot = 0; slot < batch; ++slot) {
-      if ((busy >> slot & 1) == 0) continue;
-      if (link.seems_ended(flights[slot].handle)) look |= 1ull << slot;
-    }
+    u64 look = ++sweep % CLOSE_PERIOD == 0 ? busy : glance(args, link, flights, busy, batch);
     for (u32 slot = 0; slot < batch; ++slot) {
       const bool looks = (look >> slot & 1) != 0;
       const Lanes lanes = link.together() ? Lanes{arch::ballot(mask, looks)} : Lanes::alone();
       if (!looks) continue;
       if (finish(args, link, lanes, flights[slot], 0)) busy &= ~(1ull << slot);
     }
-    const bool wants = more && busy != all;
-    const u32 takers = arch::ballot(mask, wants);
-    if (wants) {
+    for (u32 round = 0; round < STARTS; ++round) {
+      const bool wants = more && busy != all;
+      const u32 takers = arch::ballot(mask, wants);
+      if (takers == 0) break;
+      if (!wants) continue;
       const u64 io = take<Link>(args, takers);
       more = io < args.ios;
       const u32 with_one = arch::ballot(takers, more);
-      if (more) {
-        u32 slot = 0;
-        while ((busy >> slot & 1) != 0) ++slot;
-        flights[slot] = start(args, link, Lanes{with_one}, warp, slot, io);
-        busy |= 1ull << slot;
-      }
+      if (!more) continue;
+      u32 slot = 0;
+      while ((busy >> slot & 1) != 0) ++slot;
+      flights[slot] = start(args, link, Lanes{with_one}, warp, slot, io);
+      busy |= 1ull << slot;
     }
     if (busy != before) {
       pause_ns = PAUSE_NS;

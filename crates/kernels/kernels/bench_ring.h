@@ -43,13 +43,13 @@ struct RingLink {
 
   SC_DEVICE bool together() const { return ring.copies_reads(); }
 
-  SC_DEVICE bool seems_ended(const Handle& handle) const { return ring.seems_ended(handle); }
   // A ring ends every request.
   SC_DEVICE bool forget(const Handle&, u64) const { return false; }
   SC_DEVICE void count(const Handle& handle) {
     ended += 1;
     polls += handle.polls;
   }
+  static constexpr bool ENDS_BY_WORD = true;
   static constexpr u64 WORD_MASK = Ring::WORD_MASK;
   SC_DEVICE const u64* word_of(const Handle& handle) const { return ring.word_of(handle); }
   SC_DEVICE u64 word_wanted(const Handle& handle) const { return ring.word_wanted(handle); }

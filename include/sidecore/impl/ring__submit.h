@@ -30,6 +30,14 @@ SC_DEVICE u64 Ring::load_record(u32 record) const {
 
 SC_DEVICE u64 Ring::load_state() const { return arch::load_relaxed(&control()->state); }
 
+/// What `reserve` begins with. `fetched` only grows: an old value makes the ring look fuller than it is,
+/// never emptier.
+SC_DEVICE Ring::Standing Ring::look_at_ring() const {
+  const abi::RingControl* const words = control();
+  return Standing{load_state(), arch::load_relaxed(&words->fetched),
+                  arch::load_relaxed_device(&words->tail)};
+}
+
 /// Whether lanes move this operation's payload.
 SC_DEVICE bool Ring::moves_payload(u8 opcode) const {
   return (opcode == abi::OP_READ && view_.read_route == abi::ROUTE_PULL) ||
@@ -57,6 +65,8 @@ SC_DEVICE Handle Ring::submit(Lanes lanes, u8 opcode, u32 record, const Transfer
                               u64 patience_ns) {
   Wish wish;
   u32 turn = 0;
+  // Before anything that waits for memory, so that all these loads are under way together.
+  const Standing standing = look_at_ring();
   wish.verdict = check(opcode, record, transfer, turn);
   const bool good = wish.verdict == status::SUCCESS;
   const u64 address = transfer.buffer.address + transfer.buffer_offset;
@@ -84,8 +94,8 @@ SC_DEVICE Handle Ring::submit(Lanes lanes, u8 opcode, u32 record, const Transfer
   r.record = record;
   r.record_turn = static_cast<u16>(turn);
   r.limit_ms = transfer.limit_ms;
-  const u32 epoch = static_cast<u32>(load_state() >> 32);
-  publish_all(lanes, wish, patience_ns);
+  const u32 epoch = static_cast<u32>(standing.state >> 32);
+  publish_all(lanes, wish, standing, patience_ns);
   Handle handle;
   handle.record = record;
   handle.turn = r.record_turn;
@@ -106,7 +116,7 @@ SC_DEVICE Handle Ring::submit(Lanes lanes, u8 opcode, u32 record, const Transfer
 }
 
 /// Publishes the wishes of all lanes that have one; each verdict says what became of it.
-SC_DEVICE void Ring::publish_all(Lanes lanes, Wish& wish, u64 patience_ns) {
+SC_DEVICE void Ring::publish_all(Lanes lanes, Wish& wish, Standing standing, u64 patience_ns) {
   u32 pending = arch::ballot(lanes.mask, wish.verdict == status::SUCCESS);
   if (wish.verdict != status::SUCCESS) return;
   const u32 lane = arch::lane_index();
@@ -118,7 +128,7 @@ SC_DEVICE void Ring::publish_all(Lanes lanes, Wish& wish, u64 patience_ns) {
     u64 ticket = 0;
     u32 outcome = 0;
     if (lane == leader) {
-      outcome = reserve(arch::popcount(pending), ticket);
+      outcome = reserve(arch::popcount(pending), standing, ticket);
       if (outcome == 0) outcome = no_slot(backoff_ns, started_ns, patience_ns);
     }
     outcome = arch::shuffle(pending, outcome, leader);
@@ -135,19 +145,17 @@ SC_DEVICE void Ring::publish_all(Lanes lanes, Wish& wish, u64 patience_ns) {
       return;
     }
     pending = rest;
+    standing = look_at_ring();
   }
 }
 
 /// Reserves up to `wanted` tickets from `ticket` on; how many, or in the high half why none.
-SC_DEVICE u32 Ring::reserve(u32 wanted, u64& ticket) const {
+SC_DEVICE u32 Ring::reserve(u32 wanted, const Standing& standing, u64& ticket) const {
   const u64 depth = 1ull << view_.depth_log2;
   u64* const tail_word = const_cast<u64*>(&control()->tail);
-  // All three loads before any is looked at, so that they are under way together.
-  const u64 state = load_state();
-  // `fetched` only grows: an old value makes the ring look fuller than it is, never emptier.
-  const u64 fetched = arch::load_relaxed(&control()->fetched);
-  u64 tail = arch::load_relaxed_device(tail_word);
-  if (static_cast<u32>(state) != abi::STATE_OPEN) {
+  const u64 fetched = standing.fetched;
+  u64 tail = standing.tail;
+  if (static_cast<u32>(standing.state) != abi::STATE_OPEN) {
     return static_cast<u32>(status::RING_CLOSED) << 16;
   }
   for (;;) {

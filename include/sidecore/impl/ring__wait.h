@@ -91,7 +91,7 @@ SC_DEVICE Completion Ring::cancel(Lanes lanes, Handle& handle, u64 patience_ns) 
   wish.request.length = 1;
   wish.request.record = handle.record;
   wish.request.record_turn = handle.turn;
-  publish_all(lanes, wish, patience_ns);
+  publish_all(lanes, wish, look_at_ring(), patience_ns);
   return wait_until(lanes, handle, patience_ns);
 }
 
