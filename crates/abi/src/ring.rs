@@ -25,6 +25,8 @@ pub const ROUTE_PULL: u32 = 2;
 pub const ROUTE_PUSH: u32 = 3;
 /// Route number of `bounce`: staging in host memory, then the GPU's copy engine.
 pub const ROUTE_BOUNCE: u32 = 4;
+/// The drive stores payload into the buffer itself.
+pub const ROUTE_DIRECT: u32 = 5;
 
 /// Ring state: requests are served.
 pub const STATE_OPEN: u32 = 1;
@@ -47,6 +49,9 @@ pub const LIMIT_MS_MAX: u16 = u16::MAX;
 /// Bit of a successful completion's detail, beside the bytes moved: the payload of this pulled read is
 /// not in staging, it stayed where the source has it, from [`SourceView::address`] on.
 pub const DETAIL_LENT: u32 = 1 << 31;
+/// In the detail of a read by route `direct` that failed: the drive may still store to its buffer, until the
+/// host has quiesced the ring.
+pub const DETAIL_UNSETTLED: u32 = 1 << 30;
 
 /// Id of a source or buffer: 12-bit index, 12-bit generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]

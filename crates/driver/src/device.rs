@@ -1,8 +1,8 @@
 //! What the driver needs of a device: registers, doorbells and addresses.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use mem::{AddressMap, MemError, Region, RegionId};
 
@@ -74,12 +74,14 @@ impl fmt::Debug for Mapping {
 pub struct RegionDevice {
     bar: Region,
     dma: Arc<AddressMap>,
+    /// What was registered here: mappings of the same memory share it.
+    registrations: Arc<Mutex<Vec<Weak<Registration>>>>,
 }
 
 impl RegionDevice {
     /// A device from its register region and its address map.
     pub fn new(bar: Region, dma: Arc<AddressMap>) -> Self {
-        Self { bar, dma }
+        Self { bar, dma, registrations: Arc::default() }
     }
 
     fn holds(&self, offset: usize, bytes: usize) -> bool {
@@ -119,13 +121,21 @@ impl Device for RegionDevice {
     }
 
     fn map(&self, region: &Region) -> Result<Mapping, MemError> {
-        let address = region.address();
-        if self.bus_address(region, 0, region.len_bytes()).is_some() {
+        let (address, bytes) = (region.address(), region.len_bytes());
+        let mut known = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|one| one.strong_count() > 0);
+        let mut alive = known.iter().filter_map(Weak::upgrade);
+        if let Some(shared) = alive.find(|one| one.holds(address, bytes)) {
+            return Ok(Mapping::new(region.clone(), address, Some(Box::new(shared))));
+        }
+        if self.bus_address(region, 0, bytes).is_some() {
             return Ok(Mapping::new(region.clone(), address, None));
         }
         let id = self.dma.register(region.clone())?;
-        let guard = Registration { dma: Arc::clone(&self.dma), id };
-        Ok(Mapping::new(region.clone(), address, Some(Box::new(guard))))
+        let dma = Arc::clone(&self.dma);
+        let registration = Arc::new(Registration { dma, id, address, bytes });
+        known.push(Arc::downgrade(&registration));
+        Ok(Mapping::new(region.clone(), address, Some(Box::new(registration))))
     }
 
     fn bus_address(&self, region: &Region, offset: usize, bytes: usize) -> Option<u64> {
@@ -134,9 +144,19 @@ impl Device for RegionDevice {
     }
 }
 
+#[derive(Debug)]
 struct Registration {
     dma: Arc<AddressMap>,
     id: RegionId,
+    address: u64,
+    bytes: usize,
+}
+
+impl Registration {
+    fn holds(&self, address: u64, bytes: usize) -> bool {
+        let at = address.checked_sub(self.address).and_then(|at| usize::try_from(at).ok());
+        at.and_then(|at| at.checked_add(bytes)).is_some_and(|end| end <= self.bytes)
+    }
 }
 
 impl Drop for Registration {

@@ -10,7 +10,7 @@ use spec::io::{BlockRange, Opcode};
 use spec::{BlockCount, Command, CommandId, Lba, Nsid, QueueId, Status, registers};
 
 use crate::describe::Namespace;
-use crate::device::Device;
+use crate::device::{Device, Mapping};
 use crate::error::DriverError;
 use crate::lifecycle::{Orphan, Shared};
 use crate::memory::{LIST_ENTRIES, PAGE_BYTES, QueueMemory};
@@ -49,6 +49,17 @@ impl Buffer {
         bytes: usize,
     ) -> Option<Self> {
         let address = device.bus_address(region, offset, bytes)?;
+        let region = address.is_multiple_of(4).then(|| region.clone())?;
+        Some(Self { region, address, bytes })
+    }
+
+    /// Part of a region that lies within a mapped one, as [`Buffer::reach`] finds it, without asking the
+    /// device.
+    pub fn within(mapping: &Mapping, region: &Region, offset: usize, bytes: usize) -> Option<Self> {
+        let mapped = mapping.region();
+        let at = (region.address() + offset as u64).checked_sub(mapped.address())?;
+        mapped.check(usize::try_from(at).ok()?, bytes).ok()?;
+        let address = mapping.address() + at;
         let region = address.is_multiple_of(4).then(|| region.clone())?;
         Some(Self { region, address, bytes })
     }

@@ -214,6 +214,11 @@ impl Region {
         self.kind
     }
 
+    /// Whether the other is the same range.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.base == other.base && self.len == other.len
+    }
+
     /// A part of this region that keeps the whole alive.
     ///
     /// # Errors
@@ -404,12 +409,19 @@ impl Region {
         unsafe { std::ptr::copy(from, to, bytes) };
     }
 
-    /// As [`Region::copy_from`], by non-temporal stores into host memory too: for data that nobody here
-    /// reads soon. `fence_payload` orders them.
+    /// As [`Region::copy_from_ahead`], by non-temporal stores into host memory too: for data that nobody
+    /// here reads soon. `fence_payload` orders them.
     ///
     /// # Panics
     /// As [`Region::copy_from`].
-    pub fn stream_from(&self, offset: usize, source: &Region, source_offset: usize, bytes: usize) {
+    pub fn stream_from(
+        &self,
+        offset: usize,
+        source: &Region,
+        source_offset: usize,
+        bytes: usize,
+        ahead: Option<(&Region, usize)>,
+    ) {
         let from = source.pointer(source_offset, bytes);
         let to = self.pointer(offset, bytes);
         #[cfg(feature = "model")]
@@ -420,7 +432,12 @@ impl Region {
             return self.copy_from(offset, source, source_offset, bytes);
         }
         // SAFETY: both ranges are in bounds by `pointer`, and at least their length apart.
-        unsafe { streaming::copy(to, from, bytes, None) };
+        unsafe { streaming::copy(to, from, bytes, ahead.map(|(r, at)| r.hint(at))) };
+    }
+
+    /// Asks the caches for bytes that will be read soon, which may be none of the region's.
+    pub fn ask_for(&self, offset: usize, bytes: usize) {
+        streaming::ask_for(self.hint(offset), bytes);
     }
 
     /// An address to ask the caches for, which may be none of the region's.

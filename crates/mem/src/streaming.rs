@@ -40,6 +40,26 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize, ahead: Option<*co
     unsafe { std::ptr::copy_nonoverlapping(from, to, tail) };
 }
 
+/// Asks the second-level cache for bytes, which may be at any address.
+pub fn ask_for(from: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(LINE_BYTES) {
+        ask_for_line(from.wrapping_add(at));
+    }
+}
+
+/// Asks the second-level cache for one line, which may be at any address.
+#[inline(always)]
+fn ask_for_line(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a hint reads nothing; SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
 /// Copies whole lines to an address that is a multiple of a line.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize, ahead: *const u8) {

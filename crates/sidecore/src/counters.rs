@@ -56,13 +56,18 @@ pub(crate) fn report(writer: &mut Writer, ring: &RingConfig, since: &RingCounter
     let read_route = match ring.read_route {
         ReadRoute::Bounce => Route::Bounce,
         ReadRoute::Pull => Route::Pull,
-        ReadRoute::Window => Route::Window,
+        // What the drive did not reach went through the window.
+        ReadRoute::Direct if since.direct_bytes > 0 => Route::Direct,
+        ReadRoute::Direct | ReadRoute::Window => Route::Window,
     };
     let write_route = match ring.write_route {
         WriteRoute::Bounce => Route::Bounce,
         WriteRoute::Push => Route::Push,
     };
-    writer.ios(read_route, Op::Read, since.reads, since.read_bytes, since.reads_failed);
+    let beside = if read_route == Route::Direct { since.window_bytes } else { 0 };
+    let bytes = since.read_bytes - beside;
+    writer.ios(read_route, Op::Read, since.reads, bytes, since.reads_failed);
+    writer.ios(Route::Window, Op::Read, 0, beside, 0);
     writer.ios(write_route, Op::Write, since.writes, since.write_bytes, since.writes_failed);
     writer.ios(Route::Host, Op::Flush, since.others, 0, since.others_failed);
     writer.count(Event::RequestByte, since.request_bytes);
@@ -118,6 +123,8 @@ counters! {
         others,
         /// Those of them that ended with a status other than success.
         others_failed,
+        /// Payload bytes that a drive stored into device memory.
+        direct_bytes,
         /// Payload bytes through the window.
         window_bytes,
         /// Payload bytes left in staging for GPU lanes to load.

@@ -44,6 +44,8 @@ pub(crate) struct Job {
     pub op: Op,
     pub state: JobState,
     pub cause: Cause,
+    /// Whether storage stores the payload into the buffer itself.
+    pub direct: bool,
 }
 const _: () = assert!(size_of::<Job>() == 64);
 
@@ -59,6 +61,7 @@ impl Job {
             op: Op::Flush,
             state: JobState::Idle,
             cause: Cause::None,
+            direct: false,
         }
     }
 
@@ -81,6 +84,7 @@ impl Job {
             op,
             state: JobState::Waiting,
             cause: Cause::None,
+            direct: false,
         };
     }
 

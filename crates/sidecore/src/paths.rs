@@ -127,7 +127,7 @@ pub const PATHS: &[Path] = &[
         name: "ring",
         submits: "GPU writes a request; a side core does all else",
         completes: "side core writes one word into VRAM",
-        read_routes: &[Route::Window, Route::Pull, Route::Bounce],
+        read_routes: &[Route::Window, Route::Direct, Route::Pull, Route::Bounce],
         write_routes: &[Route::Push, Route::Bounce],
         abstraction: "file, array, object",
         after: "ours",

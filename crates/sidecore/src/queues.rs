@@ -7,8 +7,18 @@ use mem::Region;
 use storage::{Counters, Geometry, QueueOptions, StorageQueue};
 
 use crate::counters::RingCounters;
-use crate::registry::{Place, Rights, SourceEntry, Tables};
+use crate::registry::{BufferEntry, Place, Rights, SourceEntry, Tables};
 use crate::ring::{ReadRoute, RingShared};
+
+/// A buffer that storage stores to itself: its id and window.
+pub(crate) type Reached = Option<(u32, Region)>;
+
+/// The window of a buffer that storage stores to itself.
+#[inline]
+pub(crate) fn reaches(reached: &[Reached], buffer: Id) -> Option<&Region> {
+    let (id, window) = reached.get(buffer.index() as usize)?.as_ref()?;
+    (*id == buffer.bits()).then_some(window)
+}
 
 /// One source's queue.
 pub(crate) struct SourceQueue {
@@ -16,6 +26,8 @@ pub(crate) struct SourceQueue {
     pub queue: Box<dyn StorageQueue>,
     /// Memory that reads are served out of, without asking the queue.
     pub lent: Option<Region>,
+    /// Buffers that it stores to itself, by their index.
+    pub reached: Vec<Reached>,
     /// Reads so served.
     pub lent_reads: u64,
     /// Requests that storage has and has not ended.
@@ -35,6 +47,31 @@ impl SourceQueue {
         let lent = self.lent.as_ref()?;
         let at = usize::try_from(offset).ok()?;
         lent.check(at, length as usize).ok().map(|()| (lent, at))
+    }
+
+    /// Lets storage store to all buffers that it can; whether it reaches all of them.
+    fn follow_buffers(&mut self, buffers: &[Place<BufferEntry>]) -> bool {
+        let mut all = true;
+        self.reached.resize(buffers.len().max(self.reached.len()), None);
+        for (index, reached) in self.reached.iter_mut().enumerate() {
+            let live = match buffers.get(index) {
+                Some(Place::Live(buffer)) => buffer.memory.window.as_ref().map(|w| (buffer.id, w)),
+                _ => None,
+            };
+            let id = live.map(|(id, _)| id.bits());
+            if reached.as_ref().map(|(id, _)| *id) == id {
+                continue;
+            }
+            if let Some((_, gone)) = reached.take() {
+                self.queue.forget(&gone);
+            }
+            if let Some((id, window)) = live {
+                let reaches = self.queue.reach(window);
+                *reached = reaches.then(|| (id.bits(), window.clone()));
+                all &= reaches;
+            }
+        }
+        all
     }
 
     fn counters(&self) -> Counters {
@@ -67,6 +104,8 @@ impl Lead {
 #[derive(Default)]
 pub(crate) struct Queues {
     pub list: Vec<SourceQueue>,
+    /// Whether any source lends memory.
+    pub lending: bool,
     leads: Vec<Lead>,
     /// Sources that could not be opened, each with its errno, or 0.
     failed: Vec<(Id, i32)>,
@@ -148,6 +187,18 @@ impl Queues {
                 }
             });
         }
+        if ring.config.read_route == ReadRoute::Direct {
+            for queue in &mut self.list {
+                if !queue.follow_buffers(&tables.buffers) {
+                    let text = "route direct: its drive does not reach a buffer, which is served";
+                    ring.complain(format!(
+                        "source {:#x}: {text} through the window",
+                        queue.id.bits()
+                    ));
+                }
+            }
+        }
+        self.lending = self.list.iter().any(|queue| queue.lent.is_some());
         self.version = tables.version;
     }
 
@@ -155,7 +206,7 @@ impl Queues {
     fn open(&mut self, ring: &RingShared, source: &SourceEntry) -> Result<u16, i32> {
         let depth = ring.config.storage_depth.min(ring.config.records);
         let lends = match ring.config.read_route {
-            ReadRoute::Window => true,
+            ReadRoute::Direct | ReadRoute::Window => true,
             ReadRoute::Pull => source.reached,
             ReadRoute::Bounce => false,
         };
@@ -167,6 +218,7 @@ impl Queues {
                     id: source.id,
                     queue,
                     lent: lends.then(|| source.storage.lent()).flatten(),
+                    reached: Vec::new(),
                     lent_reads: 0,
                     in_flight: 0,
                     heard_ns: 0,

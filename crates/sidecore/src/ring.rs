@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use abi::ring::{
-    ABI_VERSION, CompletionRecord, RECORDS_MAX, RING_MAGIC, ROUTE_BOUNCE, ROUTE_PULL, ROUTE_PUSH,
-    ROUTE_WINDOW, RequestEntry, RingControl, RingView, STATE_CLOSED, STATE_DRAINING, STATE_OPEN,
-    TRANSFER_BYTES_MAX,
+    ABI_VERSION, CompletionRecord, RECORDS_MAX, RING_MAGIC, ROUTE_BOUNCE, ROUTE_DIRECT, ROUTE_PULL,
+    ROUTE_PUSH, ROUTE_WINDOW, RequestEntry, RingControl, RingView, STATE_CLOSED, STATE_DRAINING,
+    STATE_OPEN, TRANSFER_BYTES_MAX,
 };
 use gpu::{Copy, DeviceMemory, Gpu};
 use mem::{Region, SharedRows, SharedWords, fence_payload};
@@ -39,6 +39,8 @@ const RECORD_BYTES: usize = size_of::<CompletionRecord>();
 pub enum ReadRoute {
     /// By the copy engine.
     Bounce,
+    /// Stored by the drive, where the source's reaches the buffer; else as [`ReadRoute::Window`].
+    Direct,
     /// Loaded by the GPU's lanes.
     Pull,
     /// Stored by the side core.
@@ -59,6 +61,7 @@ impl ReadRoute {
     pub const fn route(self) -> Route {
         match self {
             Self::Bounce => Route::Bounce,
+            Self::Direct => Route::Direct,
             Self::Pull => Route::Pull,
             Self::Window => Route::Window,
         }
@@ -67,6 +70,7 @@ impl ReadRoute {
     const fn number(self) -> u32 {
         match self {
             Self::Bounce => ROUTE_BOUNCE,
+            Self::Direct => ROUTE_DIRECT,
             Self::Pull => ROUTE_PULL,
             Self::Window => ROUTE_WINDOW,
         }
@@ -294,6 +298,11 @@ impl RingShared {
         self.window.u64_at(FETCHED_AT).store(start, Ordering::Relaxed);
         self.store_state(STATE_OPEN);
         fence_payload();
+    }
+
+    /// Whether storage may store to buffers itself.
+    pub fn is_direct(&self) -> bool {
+        self.config.read_route == ReadRoute::Direct
     }
 
     /// Position of a ticket's entry.

@@ -12,31 +12,31 @@
 //! A claim is an instruction with a lock, which waits for all write-combining stores before it: hence
 //! none comes between two payloads.
 //!
-//! The checks are in `check`, the ways to end in `ending`. This does not know which thread runs it
-//! nor what time it is.
+//! How requests begin is in `fetching`, the checks are in `check`, the ways to end in `ending`. This
+//! does not know which thread runs it nor what time it is.
 
 mod check;
 mod ending;
+mod fetching;
 mod outbox;
 mod payload;
 
 use std::sync::atomic::Ordering;
 
-use abi::ring::{CompletionRecord, OP_CANCEL, RequestEntry};
-use abi::ring::{STATE_CLOSED, STATE_OPEN};
+use abi::ring::{CompletionRecord, STATE_CLOSED};
 use abi::status;
-use mem::{SharedU64, fence_payload};
+use mem::fence_payload;
 use storage::{Completion, Op, Rejected};
 
 use outbox::{Done, Outbox};
 
 use crate::counters::RingCounters;
 use crate::hooks::{Hooks, Moment};
-use crate::job::{Cause, Job, JobState, op_of, record_of};
-use crate::queues::{Queues, SourceQueue};
+use crate::job::{Cause, Job, JobState, record_of};
+use crate::queues::{Queues, SourceQueue, reaches};
 use crate::registry::Tables;
-use crate::ring::{FETCHED_AT, RingConfig, RingShared, WriteRoute};
-use crate::slots::{Begun, Tenure};
+use crate::ring::{FETCHED_AT, RingConfig, RingShared};
+use crate::slots::Tenure;
 
 /// Most entries copied in one step: enough for whole warps, few enough to answer soon.
 const FETCH_MAX: u32 = 128;
@@ -208,156 +208,6 @@ impl Service {
         }
         self.active = 0;
         self.queues.list.clear();
-    }
-
-    /// Copies what was published, in ticket order.
-    fn fetch(&mut self, ring: &RingShared, tables: &Tables, mode: u32) -> u32 {
-        let refuse_below = ring.refuse_below.load(Ordering::Acquire);
-        let mut fetched = 0;
-        loop {
-            let late = refuse_below.wrapping_sub(self.head).cast_signed();
-            self.refusing = late > 0 || mode != STATE_OPEN;
-            let alike = if late > 0 { u32::try_from(late).unwrap_or(u32::MAX) } else { u32::MAX };
-            let at = ring.position_of(self.head);
-            let most = (FETCH_MAX - fetched).min(ring.config.depth - at).min(alike);
-            let taken = self.fetch_run(ring, tables, at, most);
-            fetched += taken;
-            if taken < most || fetched == FETCH_MAX {
-                break;
-            }
-        }
-        if fetched > 0 {
-            self.next_deadline_ns = self.next_deadline_ns.min(self.usual_deadline_ns);
-        }
-        self.counts.requests += u64::from(fetched);
-        self.counts.request_bytes += u64::from(fetched) * size_of::<RequestEntry>() as u64;
-        fetched
-    }
-
-    /// Copies what was published of `most` entries that lie side by side in the ring.
-    fn fetch_run(&mut self, ring: &RingShared, tables: &Tables, at: u32, most: u32) -> u32 {
-        let first = self.head;
-        let tag = u64::from(ring.tag(first)) << 48;
-        let mut head = first;
-        for row in ring.entries().range(at as usize, most as usize) {
-            let Some(entry) = copy_entry(row, tag) else { break };
-            if !self.take(ring, tables, entry) || self.is_over(ring) {
-                break;
-            }
-            head = head.wrapping_add(1);
-            // After `take`: a successor may see the entry again, but never miss it.
-            ring.head.store(head, Ordering::Release);
-        }
-        self.head = head;
-        u32::try_from(head.wrapping_sub(first)).expect("at most the run")
-    }
-
-    /// Begins a request, or refuses it; whether it did. One that names what these tables lack is left in
-    /// the ring where newer tables may have it.
-    #[inline]
-    fn take(&mut self, ring: &RingShared, tables: &Tables, entry: RequestEntry) -> bool {
-        let (record, turn) = (entry.record(), entry.record_turn());
-        if record as usize >= ring.slots.len() {
-            self.counts.unanswerable += 1;
-            return true;
-        }
-        if entry.opcode() == OP_CANCEL {
-            self.cancel(record, turn, self.now_ns);
-            return true;
-        }
-        match ring.slots.begin(record, turn, self.tenure) {
-            Begun::Started => {}
-            Begun::Poisoned => {
-                self.refuse_poisoned(record, turn);
-                return true;
-            }
-            Begun::Busy | Begun::Replayed => {
-                self.counts.unanswerable += 1;
-                return true;
-            }
-        }
-        let refusal = if self.refusing {
-            status::RING_CLOSED.into()
-        } else {
-            match check::check(ring, tables, &self.queues, &entry) {
-                Ok(way) => {
-                    self.begin(ring, tables, entry, way);
-                    return true;
-                }
-                Err(_) if self.leave_in_ring(ring, tables, record, turn) => return false,
-                Err(refusal) => refusal,
-            }
-        };
-        self.refuse(ring, Ending { record, turn, op: op_of(entry.opcode()) }, refusal);
-        true
-    }
-
-    /// Gives a record that was just begun back, so that its request is looked at again with newer tables;
-    /// false where these are the newest.
-    #[cold]
-    #[inline(never)]
-    fn leave_in_ring(&self, ring: &RingShared, tables: &Tables, record: u32, turn: u16) -> bool {
-        if tables.are_newest() || !ring.slots.claim(record, turn, self.tenure) {
-            return false;
-        }
-        ring.slots.release(std::iter::once((record, turn.wrapping_sub(1))), self.epoch);
-        true
-    }
-
-    /// Answers a request that never becomes a job.
-    #[cold]
-    #[inline(never)]
-    fn refuse(&mut self, ring: &RingShared, ending: Ending, refusal: check::Refusal) {
-        self.counts.refused += 1;
-        if self.claim(ring, &ending) {
-            self.answer(ending, refusal.status, refusal.detail);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refuse_poisoned(&mut self, record: u32, turn: u16) {
-        self.counts.refused += 1;
-        self.counts.others += 1;
-        self.counts.others_failed += 1;
-        let word = CompletionRecord::pack(turn, status::BUFFER_POISONED, 0);
-        self.done.push(Done::new(record, false, word));
-    }
-
-    /// Starts a checked request's own limit and hands it to storage.
-    #[inline]
-    fn begin(&mut self, ring: &RingShared, tables: &Tables, entry: RequestEntry, way: check::Way) {
-        let record = entry.record();
-        self.active += 1;
-        let deadline_ns = match entry.limit_ms() {
-            0 => self.usual_deadline_ns,
-            ms => self.own_deadline(ms),
-        };
-        let job = &mut self.jobs[record as usize];
-        job.begin(entry, way.op, way.queue, self.now_ns, deadline_ns);
-        if way.op == Op::Write && !stage_write(&mut self.counts, ring, tables, record, job) {
-            return self.end_badly(ring, record, status::BAD_BUFFER, 0);
-        }
-        let queue = &mut self.queues.list[usize::from(way.queue)];
-        if way.op == Op::Read && queue.lends(entry.source_offset(), entry.length()).is_some() {
-            queue.lent_reads += 1;
-            return self.deliver_lent(ring, tables, record, entry.length());
-        }
-        if !queue.backlog.is_empty() {
-            return queue.backlog.push_back(job.token);
-        }
-        if let Err(rejected) = hand_over(ring, queue, job, record) {
-            self.on_rejected(ring, record, rejected);
-        }
-    }
-
-    /// The deadline of a request that brings a limit of its own.
-    #[cold]
-    #[inline(never)]
-    fn own_deadline(&mut self, limit_ms: u16) -> u64 {
-        let deadline_ns = self.now_ns.saturating_add(u64::from(limit_ms) * 1_000_000);
-        self.next_deadline_ns = self.next_deadline_ns.min(deadline_ns);
-        deadline_ns
     }
 
     /// Gives a waiting request to storage; `false` where storage is full and it waits on.
@@ -539,30 +389,6 @@ impl Service {
     }
 }
 
-/// Brings a write's payload into staging where the lanes did not; `false` where the GPU refuses.
-#[inline(never)]
-fn stage_write(
-    counts: &mut RingCounters,
-    ring: &RingShared,
-    tables: &Tables,
-    record: u32,
-    job: &Job,
-) -> bool {
-    let length = job.entry.length();
-    match ring.config.write_route {
-        WriteRoute::Push => {
-            counts.push_bytes += u64::from(length);
-            true
-        }
-        WriteRoute::Bounce => {
-            counts.bounce_bytes += u64::from(length);
-            let Ok(buffer) = tables.buffer(job.entry.buffer()) else { return false };
-            let copy = ending::staging_copy(ring, &buffer.memory, record, job, length);
-            ring.gpu.copy_to_host(copy).is_ok()
-        }
-    }
-}
-
 /// Gives a request to its storage queue.
 #[inline]
 fn hand_over(
@@ -571,30 +397,24 @@ fn hand_over(
     job: &mut Job,
     record: u32,
 ) -> Result<(), Rejected> {
+    let entry = &job.entry;
+    let reached = if job.op == Op::Read { reaches(&queue.reached, entry.buffer()) } else { None };
+    let (memory, memory_offset) = match reached {
+        // Checked against the buffer, which is no longer than its window.
+        Some(window) => (window, usize::try_from(entry.buffer_offset()).expect("40 bits")),
+        None => (&ring.staging, ending::staging_at(ring, record)),
+    };
     let request = storage::Request {
         token: job.token,
         op: job.op,
-        offset: job.entry.source_offset(),
-        bytes: job.entry.length(),
-        memory: &ring.staging,
-        memory_offset: ending::staging_at(ring, record),
+        offset: entry.source_offset(),
+        bytes: entry.length(),
+        memory,
+        memory_offset,
     };
+    job.direct = reached.is_some();
     queue.queue.try_submit(request)?;
     job.state = JobState::Started;
     queue.in_flight += 1;
     Ok(())
-}
-
-/// Copies an entry where both of its halves are there: they end in the tag, its highest bits.
-#[inline]
-fn copy_entry([w0, w1, w2, w3]: [SharedU64<'_>; 4], tag: u64) -> Option<RequestEntry> {
-    // Each half is stored as one unit that ends in its tag: the acquire load of the tagged word
-    // makes the load of the other word see the same store.
-    let w1 = w1.load(Ordering::Acquire);
-    let w3 = w3.load(Ordering::Acquire);
-    let (first, second) = (w1 ^ tag, w3 ^ tag);
-    if (first | second) >> 48 != 0 {
-        return None;
-    }
-    Some(RequestEntry { w: [w0.load(Ordering::Relaxed), w1, w2.load(Ordering::Relaxed), w3] })
 }

@@ -177,6 +177,8 @@ pub struct SideCore {
     shared: Arc<CoreShared>,
     registry: Arc<Registry>,
     tables: Arc<Tables>,
+    /// The tables before, until each ring has followed: storage may store to their buffers until then.
+    outdated: Option<Arc<Tables>>,
     attached: Vec<Attached>,
     rings_version: u64,
     hooks: Hooks,
@@ -199,6 +201,7 @@ impl SideCore {
             shared,
             registry,
             tables,
+            outdated: None,
             attached: Vec::new(),
             rings_version: 0,
             hooks,
@@ -231,7 +234,9 @@ impl SideCore {
                 // What this core stored must be out before anybody answers for it.
                 fence_payload();
                 self.over = Some(CoreState::Lost);
-                self.shared.set_over();
+                if !self.attached.iter().any(|attached| attached.ring.is_direct()) {
+                    self.shared.set_over();
+                }
                 self.shared.lost.store(true, Ordering::Release);
                 Progress::nothing(CoreState::Lost)
             }
@@ -245,8 +250,7 @@ impl SideCore {
             self.follow_rings();
         }
         if self.registry.version() != self.tables.version {
-            let old = std::mem::replace(&mut self.tables, self.registry.snapshot());
-            self.shared.leave_to_supervisor(old);
+            self.outdated = Some(std::mem::replace(&mut self.tables, self.registry.snapshot()));
         }
         if self.attached.is_empty() {
             // Nobody waits for this side core now.
@@ -267,6 +271,9 @@ impl SideCore {
                 // Release: what this step's answers came with is seen by who sees the count.
                 attached.ring.looks.fetch_add(1, Ordering::Release);
             }
+        }
+        if let Some(outdated) = self.outdated.take() {
+            self.shared.leave_to_supervisor(outdated);
         }
         self.counts.busy_steps += u64::from(progress.is_busy());
         self.shared.seen.store(self.tables.version, Ordering::Release);

@@ -5,6 +5,7 @@
 //!
 //! Free -> InFlight     the side core that fetched the request, in its epoch
 //! InFlight -> Claimed  whoever ends the request: the side core, or the supervisor. One wins.
+//! Free -> Claimed      the side core, for a request that it ends as it fetches it
 //! Claimed -> Free      the winner, after the completion word is out
 //! InFlight -> Poisoned the supervisor, where storage may still write the record's staging area
 //! ```
@@ -113,9 +114,10 @@ impl Slots {
             .is_ok()
     }
 
-    /// Takes a record into flight for a request that was fetched in `tenure`.
+    /// Takes a record into flight for a request that was fetched in `tenure`; claimed at the same time where
+    /// it is answered at once.
     #[inline]
-    pub fn begin(&self, record: u32, turn: u16, tenure: Tenure) -> Begun {
+    pub fn begin(&self, record: u32, turn: u16, tenure: Tenure, claim: bool) -> Begun {
         let slot = &self.words[record as usize];
         let word = slot.load(Ordering::Acquire);
         // All above the turn in one comparison, since `Free` is zero: what is left is the turn.
@@ -123,7 +125,8 @@ impl Slots {
         if !is_later(turn, found) {
             return Begun::Replayed;
         }
-        let to = tenure.in_flight(turn);
+        let in_flight = tenure.in_flight(turn);
+        let to = if claim { in_flight ^ IN_FLIGHT_TO_CLAIMED } else { in_flight };
         match slot.compare_exchange(word, to, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Begun::Started,
             Err(_) => Begun::Busy,
@@ -184,16 +187,18 @@ mod tests {
     fn one_claim_wins_and_an_old_epoch_never_does() {
         let slots = Slots::new(2, 0xffff, 7);
         let (now, old) = (Tenure::of(7), Tenure::of(6));
-        assert_eq!(slots.begin(0, 0, now), Begun::Started, "turn 0 follows turn 0xffff");
-        assert_eq!(slots.begin(0, 1, now), Begun::Busy);
+        assert_eq!(slots.begin(0, 0, now, false), Begun::Started, "turn 0 follows turn 0xffff");
+        assert_eq!(slots.begin(0, 1, now, false), Begun::Busy);
         assert!(!slots.claim(0, 0, old), "an old epoch");
         assert!(!slots.claim(0, 1, now), "another turn");
         assert!(slots.claim(0, 0, now));
         assert!(!slots.claim(0, 0, now), "a second claim");
         slots.release([(0, 0)].into_iter(), 7);
-        assert_eq!(slots.begin(0, 0, now), Begun::Replayed);
-        assert_eq!(slots.begin(0, 1, old), Begun::Busy, "an old epoch");
-        assert_eq!(slots.begin(0, 1, now), Begun::Started);
+        assert_eq!(slots.begin(0, 0, now, false), Begun::Replayed);
+        assert_eq!(slots.begin(0, 1, old, false), Begun::Busy, "an old epoch");
+        assert_eq!(slots.begin(0, 1, now, false), Begun::Started);
+        assert_eq!(slots.begin(1, 0, now, true), Begun::Started);
+        assert!(!slots.claim(1, 0, now), "claimed as it began");
     }
 
     #[test]

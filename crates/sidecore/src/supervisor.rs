@@ -10,14 +10,15 @@
 //! Where it can take the lost core's storage queues (always after a panic), it quiesces them first,
 //! so that nothing of the lost requests touches memory any more. Where it cannot, since the core
 //! hangs inside a call, the records in flight stay poisoned until that call returns or the host
-//! quiesces the ring; a request that the core has claimed already is ended by that core.
+//! quiesces the ring, and so do buffers that a drive may store to itself, which the answer tells; a
+//! request that the core has claimed already is ended by that core.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
 
-use abi::ring::CompletionRecord;
+use abi::ring::{CompletionRecord, DETAIL_UNSETTLED};
 use abi::status::SIDE_CORE_LOST;
 use mem::fence_payload;
 
@@ -71,8 +72,12 @@ impl Supervisor {
         let lost = Arc::clone(&self.watched[index].core);
         lost.deposed.store(true, Ordering::Release);
         let rings = lost.rings();
+        let mut quiet = true;
         for ring in &rings {
-            take_over(ring);
+            quiet &= take_over(ring);
+        }
+        if quiet && lost.lost.load(Ordering::Acquire) {
+            lost.set_over();
         }
         let core = CoreShared::new(lost.index, rings);
         self.inner.replace_core(&lost, &core);
@@ -106,8 +111,9 @@ impl Watched {
     }
 }
 
-/// Ends the lost core's requests of one ring and prepares the ring for its successor.
-fn take_over(ring: &Arc<RingShared>) {
+/// Ends the lost core's requests of one ring and prepares the ring for its successor; whether nothing of
+/// them runs any more.
+fn take_over(ring: &Arc<RingShared>) -> bool {
     // From here on the lost core can neither begin nor claim a request.
     let epoch = ring.epoch.fetch_add(1, Ordering::AcqRel) + 1;
     let service = ring.service();
@@ -136,11 +142,13 @@ fn take_over(ring: &Arc<RingShared>) {
     fence_payload();
     ring.in_flight.store(0, Ordering::Release);
     ring.replace_service(Service::resume(ring, epoch));
+    quiet
 }
 
 /// Answers every request in flight; how many. `quiet`: nothing touches their staging any more.
 fn end_requests(ring: &RingShared, epoch: u32, quiet: bool) -> u64 {
     let mut lost = 0;
+    let detail = if ring.is_direct() && !quiet { DETAIL_UNSETTLED } else { 0 };
     for record in 0..ring.config.records {
         let found = ring.slots.load(record);
         let answer = match found.state {
@@ -158,7 +166,7 @@ fn end_requests(ring: &RingShared, epoch: u32, quiet: bool) -> u64 {
         let kept_epoch = if state == SlotState::Poisoned { found.epoch } else { epoch };
         let changed = ring.slots.change(record, found, Slot { state, epoch: kept_epoch, ..found });
         if changed && answer {
-            ring.store_record(record, CompletionRecord::pack(found.turn, SIDE_CORE_LOST, 0));
+            ring.store_record(record, CompletionRecord::pack(found.turn, SIDE_CORE_LOST, detail));
             lost += 1;
         }
     }

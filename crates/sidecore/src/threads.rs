@@ -224,7 +224,10 @@ impl Serving {
             let now_ns = elapsed_ns(self.clock);
             let progress = self.core.step(now_ns);
             match progress.state {
-                CoreState::Lost | CoreState::Deposed => break,
+                // Who answers for it says when it is over.
+                CoreState::Lost | CoreState::Deposed => {
+                    return self.core.publish(thread_cpu_ns(), self.ladder.take_slept());
+                }
                 CoreState::NoRings => self.park(),
                 CoreState::Serving if progress.is_busy() => {
                     self.ladder.progress(now_ns);

@@ -346,6 +346,14 @@ impl StorageQueue for FaultyQueue {
         self.deliver(completions);
     }
 
+    fn reach(&mut self, window: &Region) -> bool {
+        self.inner.reach(window)
+    }
+
+    fn forget(&mut self, window: &Region) {
+        self.inner.forget(window);
+    }
+
     fn in_flight(&self) -> u32 {
         self.in_flight
     }

@@ -1,7 +1,7 @@
 //! Storage in memory: the bytes of a `mem::Region`.
 //!
-//! Every request is carried out as it is submitted, by a plain copy on the submitting thread; the next
-//! `poll` returns its completion.
+//! Every request is carried out by a copy on the submitting thread, as it is submitted or (long writes) by
+//! the next `poll`, which returns its completion.
 //! Cheap enough that what is measured over it is the layer above. Queues on one storage share the
 //! bytes without locks, as the queues of a drive do: who reads what another writes at the same
 //! moment sees old or new bytes.
@@ -13,8 +13,8 @@ use spec::Status;
 
 use crate::admit::admit;
 use crate::queue::{
-    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Storage, StorageError,
-    StorageQueue,
+    Completion, Counters, Geometry, Lent, Op, QueueOptions, Rejected, Request, Storage,
+    StorageError, StorageQueue,
 };
 
 /// Writes of so many bytes go past the caches: at random over a large memory, what is written is read
@@ -30,6 +30,7 @@ pub struct MemoryStorage {
     block_bytes: u32,
     read_only: bool,
     lending: bool,
+    reaching: bool,
 }
 
 impl MemoryStorage {
@@ -43,7 +44,7 @@ impl MemoryStorage {
 
     /// Storage over memory that exists, byte addressable.
     pub fn over(bytes: Region) -> Self {
-        Self { bytes, block_bytes: 1, read_only: false, lending: false }
+        Self { bytes, block_bytes: 1, read_only: false, lending: false, reaching: false }
     }
 
     /// Changes the block size; a last partial block is cut off.
@@ -68,6 +69,13 @@ impl MemoryStorage {
     #[must_use]
     pub fn with_lending(mut self) -> Self {
         self.lending = true;
+        self
+    }
+
+    /// Moves payload of reads into windows too, as a drive does, see [`StorageQueue::reach`].
+    #[must_use]
+    pub fn with_reach(mut self) -> Self {
+        self.reaching = true;
         self
     }
 
@@ -97,7 +105,8 @@ impl Storage for MemoryStorage {
             geometry: self.geometry(),
             ended: vec![NOTHING; options.depth as usize].into_boxed_slice(),
             ended_count: 0,
-            streamed: false,
+            held: None,
+            reaching: self.reaching,
             counters: Counters::default(),
         }))
     }
@@ -124,8 +133,10 @@ struct MemoryQueue {
     /// What the next poll returns, and behind that room up to the depth.
     ended: Box<[Completion]>,
     ended_count: usize,
-    /// Whether something was written past the caches since the last poll.
-    streamed: bool,
+    /// A long write that is carried out when the next one is known, which is asked for meanwhile, or by
+    /// the next poll.
+    held: Option<Request>,
+    reaching: bool,
     counters: Counters,
 }
 
@@ -134,12 +145,46 @@ impl MemoryQueue {
     #[inline(never)]
     fn transfer(&mut self, request: &Lent<'_>) -> Result<(), Rejected> {
         let bytes = admit(&self.geometry, request).map_err(Rejected::Invalid)?;
-        if bytes > 0 {
+        if request.op == Op::Write && bytes as usize >= STREAM_BYTES_MIN {
+            self.hold(request, bytes);
+        } else if bytes > 0 {
+            self.carry_out_held();
             self.execute(request, bytes);
         }
         self.ended[self.ended_count] = Completion { token: request.token, bytes, ..NOTHING };
         self.ended_count += 1;
         Ok(())
+    }
+
+    /// Keeps an admitted write until the next one; the one before is carried out.
+    fn hold(&mut self, request: &Lent<'_>, bytes: u32) {
+        let ahead = Some((request.memory, request.memory_offset));
+        let kept = match self.held.take() {
+            // Mostly the same memory again: no share to be given back and taken anew.
+            Some(before) => {
+                self.write(&before, ahead);
+                before.memory.is_same(request.memory).then_some(before.memory)
+            }
+            None => None,
+        };
+        let memory = kept.unwrap_or_else(|| request.memory.clone());
+        self.held = Some(Request { bytes, ..request.with_memory(memory) });
+    }
+
+    fn carry_out_held(&mut self) {
+        if let Some(request) = self.held.take() {
+            self.write(&request, None);
+            // Whoever hears of a write finds it.
+            mem::fence_payload();
+        }
+    }
+
+    /// Carries out a write that was kept, past the caches.
+    fn write(&mut self, request: &Request, ahead: Option<(&Region, usize)>) {
+        let (bytes, at) = (request.bytes as usize, usize::try_from(request.offset));
+        let (memory, from) = (&request.memory, request.memory_offset);
+        self.bytes.stream_from(at.expect("admitted"), memory, from, bytes, ahead);
+        self.counters.bytes_written += u64::from(request.bytes);
     }
 
     /// Moves the bytes of an admitted request.
@@ -152,13 +197,7 @@ impl MemoryQueue {
                 self.counters.bytes_read += u64::from(bytes);
             }
             Op::Write => {
-                let (memory, from) = (request.memory, request.memory_offset);
-                if len >= STREAM_BYTES_MIN {
-                    self.bytes.stream_from(at, memory, from, len);
-                    self.streamed = true;
-                } else {
-                    self.bytes.copy_from(at, memory, from, len);
-                }
+                self.bytes.copy_from(at, request.memory, request.memory_offset, len);
                 self.counters.bytes_written += u64::from(bytes);
             }
             Op::WriteZeroes => self.bytes.fill(at, len, 0),
@@ -183,11 +222,7 @@ impl StorageQueue for MemoryQueue {
 
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        if self.streamed {
-            // Whoever hears of a write finds it.
-            mem::fence_payload();
-            self.streamed = false;
-        }
+        self.carry_out_held();
         completions.extend_from_slice(&self.ended[..self.ended_count]);
         self.counters.ios_at_device += self.ended_count as u64;
         self.counters.completions_polled += self.ended_count as u64;
@@ -201,6 +236,10 @@ impl StorageQueue for MemoryQueue {
 
     fn quiesce(&mut self, completions: &mut Vec<Completion>) {
         self.poll(completions);
+    }
+
+    fn reach(&mut self, _window: &Region) -> bool {
+        self.reaching
     }
 
     fn in_flight(&self) -> u32 {

@@ -209,7 +209,8 @@ impl Storage for NvmeStorage {
             ready: Vec::new(),
             bounces: Vec::new(),
             counters: Counters::default(),
-            _registered: registered,
+            reached: Vec::new(),
+            registered,
         }))
     }
 
@@ -226,17 +227,22 @@ impl Storage for NvmeStorage {
 
 /// A request on its way through the drive.
 struct InFlight {
-    request: Request,
+    request: Request<()>,
     /// Bytes to move, less than asked for where a read leaves the storage.
     bytes: u32,
     pieces: u32,
     pieces_left: u32,
     status: Status,
     cancelled: bool,
-    /// Where the drive moves the payload.
+    /// Where the drive moves the payload; it keeps that memory.
     buffer: Option<Buffer>,
-    /// Memory of the queue, where the request's own cannot be reached.
-    bounce: Option<Mapping>,
+    /// Memory of the queue, where the request's own cannot be reached, and that.
+    bounce: Option<Bounce>,
+}
+
+struct Bounce {
+    mapping: Mapping,
+    memory: Region,
 }
 
 /// One command's share of a request.
@@ -274,7 +280,9 @@ struct NvmeQueue {
     ready: Vec<Completion>,
     bounces: Vec<Mapping>,
     counters: Counters,
-    _registered: Vec<Mapping>,
+    /// Windows that requests may name.
+    reached: Vec<Mapping>,
+    registered: Vec<Mapping>,
 }
 
 impl NvmeQueue {
@@ -302,9 +310,12 @@ impl NvmeQueue {
         &mut self,
         request: &Lent<'_>,
         bytes: u32,
-    ) -> Option<(Buffer, Option<Mapping>)> {
-        let (bytes, offset) = (bytes as usize, request.memory_offset);
-        if let Some(buffer) = Buffer::reach(self.device.as_ref(), request.memory, offset, bytes) {
+    ) -> Option<(Buffer, Option<Bounce>)> {
+        let (bytes, offset, memory) = (bytes as usize, request.memory_offset, request.memory);
+        let mut mapped = self.reached.iter().chain(&self.registered);
+        let known = mapped.find_map(|mapping| Buffer::within(mapping, memory, offset, bytes));
+        let buffer = known.or_else(|| Buffer::reach(self.device.as_ref(), memory, offset, bytes));
+        if let Some(buffer) = buffer {
             return Some((buffer, None));
         }
         let bounce = self.bounce(bytes)?;
@@ -312,13 +323,13 @@ impl NvmeQueue {
             bounce.region().copy_from(0, request.memory, offset, bytes);
         }
         let buffer = Buffer::reach(self.device.as_ref(), bounce.region(), 0, bytes)?;
-        Some((buffer, Some(bounce)))
+        Some((buffer, Some(Bounce { mapping: bounce, memory: memory.clone() })))
     }
 
-    fn driver_request(&self, piece: Piece, now_ns: u64) -> Option<driver::Request> {
-        let in_flight = self.requests[piece.index].as_ref()?;
+    fn driver_request(&mut self, piece: Piece, now_ns: u64) -> Option<driver::Request> {
+        let most = self.piece_bytes_max(self.requests[piece.index].as_ref()?.request.op);
+        let in_flight = self.requests[piece.index].as_mut()?;
         let request = &in_flight.request;
-        let most = self.piece_bytes_max(request.op);
         let begin = u64::from(piece.number) * u64::from(most);
         let bytes = u64::from(in_flight.bytes).saturating_sub(begin).min(u64::from(most));
         let block = u64::from(self.geometry.block_bytes);
@@ -330,9 +341,10 @@ impl NvmeQueue {
             Op::WriteZeroes => driver::Op::WriteZeroes,
         };
         let buffer = match &in_flight.buffer {
-            Some(buffer) if in_flight.pieces == 1 => Some(buffer.clone()),
-            Some(buffer) => buffer.slice(within, usize::try_from(bytes).ok()?),
-            None => None,
+            Some(buffer) if in_flight.pieces > 1 => {
+                buffer.slice(within, usize::try_from(bytes).ok()?)
+            }
+            _ => in_flight.buffer.take(),
         };
         Some(driver::Request {
             token: piece.token(),
@@ -353,7 +365,14 @@ impl NvmeQueue {
         let Some(io) = &mut self.io else { return true };
         match io.try_submit(request) {
             Ok(()) => true,
-            Err(driver::Rejected::QueueFull(_)) => false,
+            Err(driver::Rejected::QueueFull(back)) => {
+                if let Some(in_flight) = self.requests[piece.index].as_mut()
+                    && in_flight.pieces == 1
+                {
+                    in_flight.buffer = back.buffer;
+                }
+                false
+            }
             Err(driver::Rejected::Invalid(..)) => {
                 let failed = io.in_flight() == 0 && !io.is_open();
                 let status =
@@ -393,13 +412,13 @@ impl NvmeQueue {
         let InFlight { request, bytes, mut status, cancelled, bounce, .. } = in_flight;
         let moved = if status.is_success() { bytes } else { 0 };
         if let (Op::Read, Some(bounce)) = (request.op, &bounce) {
-            let bytes = moved as usize;
-            request.memory.copy_from(request.memory_offset, bounce.region(), 0, bytes);
+            let from = bounce.mapping.region();
+            bounce.memory.copy_from(request.memory_offset, from, 0, moved as usize);
         }
-        if let Some(bounce) = bounce
-            && bounce.region().len_bytes() <= BOUNCE_KEPT_BYTES
+        if let Some(Bounce { mapping, .. }) = bounce
+            && mapping.region().len_bytes() <= BOUNCE_KEPT_BYTES
         {
-            self.bounces.push(bounce);
+            self.bounces.push(mapping);
         }
         if cancelled && status.is(Status::ABORTED_BY_HOST) {
             status = status::ABORT_REQUESTED;
@@ -492,7 +511,7 @@ impl StorageQueue for NvmeQueue {
         self.free.pop();
         let (pieces_left, status, cancelled) = (pieces, Status::SUCCESS, false);
         self.requests[index] = Some(InFlight {
-            request: request.keep(),
+            request: request.with_memory(()),
             bytes,
             pieces,
             pieces_left,
@@ -547,6 +566,20 @@ impl StorageQueue for NvmeQueue {
             std::thread::yield_now();
         }
         completions.append(&mut self.ready);
+    }
+
+    fn reach(&mut self, window: &Region) -> bool {
+        let mapping = self.device.map(window);
+        let reached = mapping.is_ok();
+        self.reached.extend(mapping);
+        reached
+    }
+
+    fn forget(&mut self, window: &Region) {
+        let at = self.reached.iter().position(|mapping| mapping.region().is_same(window));
+        if let Some(at) = at {
+            self.reached.swap_remove(at);
+        }
     }
 
     fn in_flight(&self) -> u32 {

@@ -187,6 +187,13 @@ pub trait StorageQueue: Send {
     /// Ends everything in flight. After return nothing of it touches memory or storage any more,
     /// and every request has its completion in `completions`. May block for a bounded time.
     fn quiesce(&mut self, completions: &mut Vec<Completion>);
+    /// Whether reads may name this window to a device's memory, the storage moving their payload there
+    /// itself. It may keep a share in it until [`StorageQueue::forget`].
+    fn reach(&mut self, _window: &Region) -> bool {
+        false
+    }
+    /// Ends what `reach` began. Nothing in flight names it.
+    fn forget(&mut self, _window: &Region) {}
     /// Requests accepted and not yet returned by `poll`.
     fn in_flight(&self) -> u32;
     /// What this queue has done since it was opened.

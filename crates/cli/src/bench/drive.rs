@@ -9,7 +9,6 @@ use std::fs::OpenOptions;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -22,12 +21,12 @@ use gpu::Gpu;
 use mem::{AddressMap, Region};
 use storage::faults::{FaultScript, Injector};
 use storage::{
-    FileOptions, FileStorage, Geometry, MemoryStorage, NvmeOptions, NvmeStorage, QueueOptions,
-    Replicated, Storage, StorageError, StorageQueue, Striped,
+    FileOptions, FileStorage, MemoryStorage, NvmeOptions, NvmeStorage, Replicated, Storage, Striped,
 };
 
 use crate::args::{DriveLayout, DrivesArgs};
 use crate::bench::data::Data;
+use crate::bench::dealt::Dealt;
 use crate::bench::padded::Padded;
 use crate::bench::stripe::{STRIPE_BYTES, StripeShare};
 
@@ -167,7 +166,7 @@ impl SoftwareDrive {
         }))
     }
 
-    /// Its first namespace as storage for the CPU: each queue on the next controller.
+    /// Its first namespace as storage for the CPU: each queue on the next controllers.
     ///
     /// # Errors
     /// A controller failed meanwhile.
@@ -188,10 +187,7 @@ impl SoftwareDrive {
         let mut all = drivers.iter().map(one).collect::<Result<Vec<_>, _>>()?;
         Ok(match all.pop() {
             Some(only) if all.is_empty() => Arc::new(only),
-            last => Arc::new(Dealt {
-                drives: all.into_iter().chain(last).collect(),
-                next: AtomicUsize::new(0),
-            }),
+            last => Arc::new(Dealt::new(all.into_iter().chain(last).collect())),
         })
     }
 
@@ -299,31 +295,6 @@ impl Common<'_> {
         let nvme =
             NvmeStorage::wait_open(device, &self.how).context("starting the software drive")?;
         Ok(Unit { driver: nvme.driver().clone(), server, counters })
-    }
-}
-
-/// Several controllers over the same blocks, as one storage: queues are dealt to them in turn.
-struct Dealt {
-    drives: Vec<NvmeStorage>,
-    next: AtomicUsize,
-}
-
-impl Storage for Dealt {
-    fn geometry(&self) -> Geometry {
-        self.drives[0].geometry()
-    }
-
-    fn open_queue(&self, options: &QueueOptions) -> Result<Box<dyn StorageQueue>, StorageError> {
-        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.drives.len();
-        self.drives[at].open_queue(options)
-    }
-
-    fn explain(&self) -> String {
-        format!(
-            "{} controllers over the same blocks: {}",
-            self.drives.len(),
-            self.drives[0].explain()
-        )
     }
 }
 

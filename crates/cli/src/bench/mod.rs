@@ -6,6 +6,7 @@ pub mod compare;
 mod copier;
 pub mod cpu;
 pub mod data;
+mod dealt;
 pub mod drive;
 pub mod faults;
 pub mod gpu_load;

@@ -226,6 +226,18 @@ impl RingRunner {
         sum
     }
 
+    /// Refuses a route `direct` that a drive did not take.
+    fn check_direct(&self) -> Result<()> {
+        let detour = self.ring_counters().window_bytes;
+        ensure!(
+            self.read_route != ReadRoute::Direct || detour == 0,
+            "--route direct: {detour} bytes went through the window instead: {} does not store to device \
+             memory itself; take --drive software, or another route",
+            self.options.storage.explain()
+        );
+        Ok(())
+    }
+
     /// Waits until the rings have counted what they did.
     fn settle(&self, completions: u64) {
         let start = Instant::now();
@@ -259,11 +271,12 @@ fn without_window(
     memory: &DeviceMemory,
     route: ReadRoute,
 ) -> Result<Option<String>> {
-    if route != ReadRoute::Window || memory.window.is_some() {
+    if !matches!(route, ReadRoute::Direct | ReadRoute::Window) || memory.window.is_some() {
         return Ok(None);
     }
     let why = options.gpu.no_window_for(memory.bytes).unwrap_or_else(|| "unknown".to_owned());
-    ensure!(options.route != RouteName::Window, "--route window: {why}");
+    let named = [RouteName::Direct, RouteName::Window].contains(&options.route);
+    ensure!(!named, "--route {}: {why}", options.route.name());
     Ok(Some(why))
 }
 
@@ -306,7 +319,8 @@ fn routes(route: RouteName) -> (ReadRoute, WriteRoute) {
     match route {
         RouteName::Bounce => (ReadRoute::Bounce, WriteRoute::Bounce),
         RouteName::Pull => (ReadRoute::Pull, WriteRoute::Push),
-        RouteName::Auto | RouteName::Direct | RouteName::Push | RouteName::Window => {
+        RouteName::Direct => (ReadRoute::Direct, WriteRoute::Push),
+        RouteName::Auto | RouteName::Push | RouteName::Window => {
             (ReadRoute::Window, WriteRoute::Push)
         }
     }
@@ -329,6 +343,7 @@ impl Runner for RingRunner {
         let results = self.work.collect(ios, &mut totals)?;
         let totals = BenchTotals::read_from_bytes(&totals).ok().context("totals of their size")?;
         self.settle(before.completions + totals.completions_polled);
+        self.check_direct()?;
         self.bill.cpu_path_s += self.engine.cpu_seconds() - engine_before + launcher;
         self.bill.cpu_device_s += (self.options.device_cpu_seconds)() - device_before;
         self.bill.completions_polled_gpu += totals.completions_polled;
@@ -347,6 +362,7 @@ impl Runner for RingRunner {
             completions_polled_cpu: counters.completions_polled,
             request_bytes: counters.request_bytes,
             bytes_bounce: counters.bounce_bytes,
+            bytes_direct: counters.direct_bytes,
             bytes_pull: counters.pull_bytes,
             bytes_push: counters.push_bytes,
             bytes_window: counters.window_bytes,

@@ -29,7 +29,7 @@ pub(super) struct Way {
 }
 
 /// The way that a request takes, or why it is refused.
-#[inline]
+#[inline(always)]
 pub(super) fn check(
     ring: &RingShared,
     tables: &Tables,
@@ -65,8 +65,8 @@ fn check_transfer(
     }
     check_length(ring, source, r)?;
     check_ranges(source, buffer, r)?;
-    let by_window = op == Op::Read && ring.config.read_route == ReadRoute::Window;
-    if by_window && buffer.memory.window.is_none() {
+    let by_window = matches!(ring.config.read_route, ReadRoute::Direct | ReadRoute::Window);
+    if by_window && op == Op::Read && buffer.memory.window.is_none() {
         return Err(status::BAD_BUFFER.into());
     }
     Ok(())

@@ -10,12 +10,14 @@
 //! that one alone hangs: it is quiesced as well.
 //!
 //! Requests that a quiesced queue gives back though nobody asked for their end are started again.
-//! Storage writes staging only, never a buffer: payload is delivered after the claim, by the copy engine
-//! here, through the window at the end of the step.
+//! Storage writes staging, never a buffer: payload is delivered after the claim, by the copy engine
+//! here, through the window at the end of the step. By route `direct` it does write buffers: so a request
+//! ends only once storage says that nothing of it runs any more, and buffers that go quiesce its queue.
 
-use abi::ring::DETAIL_LENT;
+use abi::ring::{DETAIL_LENT, DETAIL_UNSETTLED};
 use abi::status;
 use gpu::{Copy, DeviceMemory};
+use spec::Status;
 use storage::{Completion, Op};
 
 use super::{Ending, Service};
@@ -65,7 +67,7 @@ impl Service {
         for c in completions {
             let (record, state) = (record_of(c.token), self.state_of(c.token));
             if state == JobState::Started && !failed(c) {
-                self.deliver(ring, tables, record, c.bytes, false);
+                self.deliver(ring, tables, record, c.bytes);
                 ended += 1;
                 continue;
             }
@@ -126,7 +128,7 @@ impl Service {
         if failed(c) || cause == Cause::Limit {
             self.conclude_badly(ring, record, c, cause);
         } else {
-            self.deliver(ring, tables, record, c.bytes, false);
+            self.deliver(ring, tables, record, c.bytes);
         }
     }
 
@@ -140,7 +142,13 @@ impl Service {
             Cause::None if c.errno != 0 => {
                 self.end(ring, record, status::OS, c.errno.unsigned_abs());
             }
-            Cause::None => self.end(ring, record, c.status.bits(), c.bytes),
+            Cause::None => {
+                // A drive that not even a reset has stopped may go on.
+                let unstopped =
+                    self.jobs[record as usize].direct && c.status.is(Status::HOST_PATHING_ERROR);
+                let unsettled = if unstopped { DETAIL_UNSETTLED } else { 0 };
+                self.end(ring, record, c.status.bits(), c.bytes | unsettled);
+            }
         }
     }
 
@@ -155,17 +163,9 @@ impl Service {
         self.end(ring, record, status, 0);
     }
 
-    /// Ends a request that was served, delivering a read's payload: out of staging, or out of what
-    /// its source lends.
+    /// Ends a request that storage has served, delivering a read's payload.
     #[inline(always)]
-    pub(super) fn deliver(
-        &mut self,
-        ring: &RingShared,
-        tables: &Tables,
-        record: u32,
-        moved: u32,
-        lent: bool,
-    ) {
+    fn deliver(&mut self, ring: &RingShared, tables: &Tables, record: u32, moved: u32) {
         let ending = self.retire(record);
         if !self.claim(ring, &ending) {
             return;
@@ -173,25 +173,14 @@ impl Service {
         if ending.op == Op::Flush {
             self.answer(ending, status::SUCCESS, 0);
         } else {
-            self.deliver_transfer(ring, tables, ending, moved, lent);
+            self.deliver_transfer(ring, tables, ending, moved, false);
         }
     }
 
-    /// Ends a read that is served out of lent memory, without storage.
+    /// Answers a transfer that was claimed, after its payload: out of staging, or out of what its source
+    /// lends.
     #[inline(never)]
-    pub(super) fn deliver_lent(
-        &mut self,
-        ring: &RingShared,
-        tables: &Tables,
-        record: u32,
-        length: u32,
-    ) {
-        self.deliver(ring, tables, record, length, true);
-    }
-
-    /// Answers a transfer that was claimed, after its payload.
-    #[inline(never)]
-    fn deliver_transfer(
+    pub(super) fn deliver_transfer(
         &mut self,
         ring: &RingShared,
         tables: &Tables,
@@ -225,7 +214,11 @@ impl Service {
                 self.counts.bounce_bytes += u64::from(moved);
                 self.answer(ending, status, moved);
             }
-            ReadRoute::Window => {
+            ReadRoute::Direct if job.direct => {
+                self.counts.direct_bytes += u64::from(moved);
+                self.answer(ending, status, moved);
+            }
+            ReadRoute::Direct | ReadRoute::Window => {
                 if buffer.memory.window.is_none() {
                     return self.answer(ending, status::BAD_BUFFER, 0);
                 }
@@ -375,11 +368,23 @@ impl Service {
             self.quiesce_queue(ring, tables, at, true);
             self.cancel_backlog(ring, at);
         }
+        // Nothing may store to buffers that are gone.
+        while let Some(at) = self.storing_to_gone(tables) {
+            self.quiesce_queue(ring, tables, at, false);
+        }
         let jobs = &mut self.jobs;
         self.queues.follow(ring, tables, |from, to| {
             for job in jobs.iter_mut().filter(|job| job.queue == from) {
                 job.queue = to;
             }
         });
+    }
+
+    /// A queue whose storage may store to a buffer that is no longer registered.
+    fn storing_to_gone(&self, tables: &Tables) -> Option<usize> {
+        let gone = |job: &&Job| {
+            job.is_at_storage() && job.direct && tables.buffer(job.entry.buffer()).is_err()
+        };
+        self.jobs.iter().find(gone).map(|job| usize::from(job.queue))
     }
 }

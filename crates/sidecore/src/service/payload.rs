@@ -1,5 +1,5 @@
 //! Payload through the window: all of a step at a stretch, each block asked for while the one before it
-//! is stored.
+//! is stored. The beginning of what is lent was asked for when it was claimed.
 //!
 //! What is stored here was claimed, so that nobody else has answered it; its buffer was looked up in
 //! the same tables in the same step.

@@ -97,7 +97,9 @@ impl Case {
         let kinds = TROUBLES.len() as u64;
         let asynchronous = seed / kinds % 2 == 1;
         let batch = if asynchronous { [2, 4][rng.below(2)] } else { 1 };
-        let read_route = [ReadRoute::Window, ReadRoute::Pull, ReadRoute::Bounce][rng.below(3)];
+        let read_routes =
+            [ReadRoute::Window, ReadRoute::Pull, ReadRoute::Bounce, ReadRoute::Direct];
+        let read_route = read_routes[rng.below(4)];
         let write_route = [WriteRoute::Push, WriteRoute::Bounce][rng.below(2)];
         let starts = [0, (1 << 16) - 20, (1 << 32) - 20, 1 << 40];
         let turns = [0, 0xffff - 5, u32::MAX - 5, 0x7fff - 5];
@@ -173,6 +175,11 @@ impl Case {
             io.patience_ns = [0, 500, 5_000, 50_000, 1_000_000][rng.below(5)];
             io.limit_ms = u32::try_from(rng.below(2)).expect("small");
         }
+    }
+
+    /// Whether storage stores to the buffer itself.
+    pub fn is_direct(&self) -> bool {
+        self.config.read_route == ReadRoute::Direct
     }
 
     /// The script that storage misbehaves by.

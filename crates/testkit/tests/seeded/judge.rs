@@ -162,12 +162,17 @@ fn check_buffer(world: &World, io: &Io, fate: Fate, told: &dyn Fn(&str) -> Strin
             let right = found == data || world.case.trouble == Trouble::Flip;
             assert!(right, "{}: {found:x?}", told("the payload at the end"));
         }
-        Fate::Saw(status::SIDE_CORE_LOST) | Fate::Left => {
+        // A torn read ends within a word.
+        Fate::Saw(0x280) if world.case.is_direct() => {}
+        Fate::Saw(status) if status != status::SIDE_CORE_LOST && !world.case.is_direct() => {
+            assert_eq!(found, poison, "{}", told("the buffer of a read that failed"));
+        }
+        // A drive may have stored what it then did not answer for.
+        Fate::Never | Fate::Saw(_) | Fate::Left => {
             let mut pairs = found.iter().zip(&data);
             let each = pairs.all(|(found, data)| *found == POISON || found == data);
             assert!(each, "{}: {found:x?}", told("neither untouched nor the payload"));
         }
-        _ => assert_eq!(found, poison, "{}", told("the buffer of a read that failed")),
     }
 }
 

@@ -80,6 +80,9 @@ impl World {
         if case.lends {
             memory = memory.with_lending();
         }
+        if case.is_direct() {
+            memory = memory.with_reach();
+        }
         pattern::fill_region(memory.region(), 0, bytes, 0, 1);
         let now_ns = Arc::new(AtomicU64::new(0));
         let mut storage: Arc<dyn Storage> = Arc::new(memory.clone());
@@ -207,7 +210,7 @@ impl World {
         if !matches!(trouble, Trouble::Closed | Trouble::Drained) {
             return;
         }
-        let at_ns = 20_000 + 2_000 * u64::from(self.case.after);
+        let at_ns = 30_000 + 2_000 * u64::from(self.case.after);
         simulation.add_agent("host", move |time_ns| match trouble {
             _ if time_ns < at_ns => AgentStep::Until(at_ns),
             Trouble::Closed => {
