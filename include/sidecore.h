@@ -413,7 +413,7 @@ int sidecore_engine_start(const struct sidecore_gpu *gpu,
 // CPU time of side cores and supervisor so far, in ns.
 uint64_t sidecore_engine_cpu_ns(const struct sidecore_engine *engine);
 
-// Ends the side cores. Close rings first: one that is still open is served by nobody.
+// Ends the side cores. Rings that are still open are closed: what is in flight there ends with an error.
 void sidecore_engine_stop(struct sidecore_engine *engine);
 
 // Makes a storage usable in requests; `view` gets its sidecore::abi::SourceView, `id` what names it here
@@ -435,7 +435,7 @@ int sidecore_buffer_register(const struct sidecore_engine *engine,
                              uint32_t *id);
 
 // Refuses new requests that name the source, and waits until no side core touches it any more, at most
-// `limit_ms`.
+// `limit_ms`; after SIDECORE_TIMED_OUT the same call waits again.
 int sidecore_source_deregister(const struct sidecore_engine *engine,
                                uint32_t id,
                                uint32_t limit_ms);

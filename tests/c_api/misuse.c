@@ -144,6 +144,10 @@ int main(void)
     WELL(sidecore_source_register(engine, storage, SIDECORE_READ, bytes, length, &id));
     WELL(sidecore_source_deregister(engine, id, 5000));
     EXPECT(sidecore_source_deregister(engine, id, 5000), SIDECORE_MISUSE, "not registered");
+    // Whoever did not wait long enough waits again.
+    WELL(sidecore_source_register(engine, storage, SIDECORE_READ, bytes, length, &id));
+    if (sidecore_source_deregister(engine, id, 0) != SIDECORE_OK) WELL(sidecore_source_deregister(engine, id, 5000));
+    EXPECT(sidecore_source_deregister(engine, id, 5000), SIDECORE_MISUSE, "not registered");
     EXPECT(sidecore_simulated_launch(gpu, NULL, 1, 1, bytes, 1, 1), SIDECORE_MISUSE, "kernel is null");
     WELL(sidecore_ring_quiesce(ring, 5000));
 
@@ -163,6 +167,7 @@ int main(void)
     sidecore_memory_free(memory);
     sidecore_memory_free(own);
     sidecore_engine_stop(engine);
+    EXPECT(sidecore_ring_restart(ring), SIDECORE_MISUSE, "has ended");
     sidecore_ring_close(ring);
     WELL(sidecore_controller_stop(controller));
     sidecore_controller_destroy(controller);

@@ -2,12 +2,13 @@
 // UNSAFETY: exported C functions.
 #![expect(unsafe_code, reason = "functions that C calls")]
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abi::ring::Id;
-use sidecore::{Engine, Rights};
+use sidecore::{Engine, Retirement, Rights};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::failure::{Failure, guard, swallow};
@@ -49,6 +50,33 @@ impl handle::Options for sidecore_engine_options {
 /// Side cores, and what is registered with them.
 pub struct sidecore_engine {
     pub(crate) engine: Engine,
+    /// Deregistrations that were not over in time, by what they are of.
+    retiring: Mutex<HashMap<(Kind, u32), Retirement>>,
+}
+
+/// What is registered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Buffer,
+    Source,
+}
+
+impl sidecore_engine {
+    /// Deregisters, or goes on with what was begun, and waits.
+    fn deregister(&self, kind: Kind, id: u32, limit_ms: u32) -> Result<(), Failure> {
+        let retiring = || self.retiring.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = retiring().remove(&(kind, id));
+        let retirement = match (begun, kind) {
+            (Some(retirement), _) => retirement,
+            (None, Kind::Buffer) => self.engine.deregister_buffer(Id::from_bits(id))?,
+            (None, Kind::Source) => self.engine.deregister_source(Id::from_bits(id))?,
+        };
+        let waited = retirement.wait(Duration::from_millis(limit_ms.into()));
+        if waited.is_err() {
+            retiring().insert((kind, id), retirement);
+        }
+        Ok(waited?)
+    }
 }
 
 /// Copies a view out, of which the caller says how long it is by its own header.
@@ -103,7 +131,8 @@ pub unsafe extern "C" fn sidecore_engine_start(
         if given.stall_ms != 0 {
             builder = builder.stall(Duration::from_millis(given.stall_ms.into()));
         }
-        place.give_handle(sidecore_engine { engine: builder.start()? });
+        let engine = builder.start()?;
+        place.give_handle(sidecore_engine { engine, retiring: Mutex::default() });
         Ok(())
     })
 }
@@ -116,7 +145,7 @@ pub unsafe extern "C" fn sidecore_engine_cpu_ns(engine: *const sidecore_engine) 
     u64::try_from(Duration::from_secs_f64(seconds.max(0.0)).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Ends the side cores. Close rings first: one that is still open is served by nobody.
+/// Ends the side cores. Rings that are still open are closed: what is in flight there ends with an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_engine_stop(engine: *mut sidecore_engine) {
     // SAFETY: as in `sidecore_engine_start`.
@@ -188,7 +217,7 @@ pub unsafe extern "C" fn sidecore_buffer_register(
 }
 
 /// Refuses new requests that name the source, and waits until no side core touches it any more, at most
-/// `limit_ms`.
+/// `limit_ms`; after SIDECORE_TIMED_OUT the same call waits again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecore_source_deregister(
     engine: *const sidecore_engine,
@@ -197,9 +226,7 @@ pub unsafe extern "C" fn sidecore_source_deregister(
 ) -> c_int {
     guard(|| {
         // SAFETY: as in `sidecore_engine_start`.
-        let engine = unsafe { borrow(engine, "engine") }?;
-        let retirement = engine.engine.deregister_source(id_of(id))?;
-        Ok(retirement.wait(Duration::from_millis(limit_ms.into()))?)
+        unsafe { borrow(engine, "engine") }?.deregister(Kind::Source, id, limit_ms)
     })
 }
 
@@ -212,12 +239,6 @@ pub unsafe extern "C" fn sidecore_buffer_deregister(
 ) -> c_int {
     guard(|| {
         // SAFETY: as in `sidecore_engine_start`.
-        let engine = unsafe { borrow(engine, "engine") }?;
-        let retirement = engine.engine.deregister_buffer(id_of(id))?;
-        Ok(retirement.wait(Duration::from_millis(limit_ms.into()))?)
+        unsafe { borrow(engine, "engine") }?.deregister(Kind::Buffer, id, limit_ms)
     })
-}
-
-fn id_of(bits: u32) -> Id {
-    Id::from_bits(bits)
 }

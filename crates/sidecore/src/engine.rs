@@ -115,7 +115,8 @@ fn pinned_bytes(config: &RingConfig) -> u64 {
         + u64::from(config.records) * u64::from(config.staging_stride)
 }
 
-/// The engine. Dropping it ends its threads; rings that are still open are then served by nobody.
+/// The engine. Dropping it ends its threads; rings that are still open are closed, and what is in flight
+/// there ends.
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
     pub(crate) threads: Option<Threads>,

@@ -491,8 +491,12 @@ impl Ring {
     /// refused, since its lanes were told so.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] where the ring's tail cannot be read.
+    /// [`EngineError::Gpu`] where the ring's tail cannot be read; [`EngineError::Misuse`] where the engine has
+    /// ended.
     pub fn restart(&self) -> Result<(), EngineError> {
+        if self.engine.stop.load(Ordering::Acquire) {
+            return Err(EngineError::Misuse("restarting a ring whose engine has ended".to_owned()));
+        }
         let shared = &self.shared;
         if shared.mode() == STATE_CLOSED {
             shared.refuse_below.store(shared.tail()?, Ordering::Release);

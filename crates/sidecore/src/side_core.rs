@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
+use abi::ring::STATE_CLOSED;
 use mem::fence_payload;
 use stats::{Role, Writer};
 
@@ -301,6 +302,21 @@ impl SideCore {
                 let service = ring.service();
                 let epoch = service.lock().unwrap_or_else(PoisonError::into_inner).epoch;
                 self.attached.push(Attached { ring, service, epoch });
+            }
+        }
+    }
+
+    /// Ends everything in flight and closes its rings, since the engine ends: a kernel that waits there must
+    /// not wait for ever.
+    pub(crate) fn close_rings(&mut self) {
+        if self.over.is_some() {
+            return;
+        }
+        for Attached { ring, service, epoch } in self.attached.drain(..) {
+            let mut service = service.lock().unwrap_or_else(PoisonError::into_inner);
+            if ring.epoch.load(Ordering::Acquire) == epoch {
+                ring.wishes.mode.store(STATE_CLOSED, Ordering::Release);
+                service.leave(&ring, &self.tables);
             }
         }
     }

@@ -236,6 +236,7 @@ impl Serving {
                 CoreState::Serving => self.idle(now_ns, &progress),
             }
         }
+        self.core.close_rings();
         self.core.publish(thread_cpu_ns(), self.ladder.take_slept());
         self.core.shared().set_over();
     }

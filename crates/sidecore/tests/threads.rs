@@ -8,7 +8,7 @@ use abi::ring::{OP_READ, Request};
 use abi::status;
 use gpu::{Gpu, SimulatedGpu, SimulatedOptions};
 use sidecore::{Engine, EngineBuilder, Hooks, Moment, Rights, Ring, RingConfig};
-use storage::MemoryStorage;
+use storage::{Faulty, MemoryStorage, Storage};
 use testkit::pattern;
 use testkit::submitter::Submitter;
 
@@ -181,4 +181,27 @@ fn an_idle_side_core_rests_and_wakes_soon() {
 fn a_pin_that_cannot_be_had_is_refused() {
     let refused = builder().pin_from(100_000).start();
     assert_eq!(refused.err().map(|error| error.code()), Some(2));
+}
+
+/// Whoever waited in a ring whose engine had gone waited for ever.
+#[test]
+fn an_engine_that_ends_answers_what_is_in_flight_and_closes_its_rings() {
+    let World { ring, engine, mut submitter, mut request, .. } = world(builder());
+    let memory: Arc<dyn Storage> = Arc::new(MemoryStorage::new(BLOCK as usize).expect("memory"));
+    let silent = "lost:rate=1".parse().expect("a script");
+    let faulty = Faulty::new(memory, &silent, Arc::new(|| 0));
+    let source = engine.register_source(Arc::new(faulty), Rights::READ).expect("a source");
+    request.source = source.id();
+    submitter.submit(request).expect("room");
+    let start = Instant::now();
+    while ring.in_flight() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "nobody fetched it");
+        std::thread::yield_now();
+    }
+    assert!(submitter.completion(0).is_none());
+    drop(engine);
+    let end = submitter.completion(0).expect("it has ended");
+    assert_ne!(end.status(), status::SUCCESS);
+    assert_eq!(ring.in_flight(), 0);
+    assert!(ring.restart().is_err(), "nobody would serve it");
 }
