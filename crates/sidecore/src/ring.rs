@@ -491,8 +491,8 @@ impl Ring {
     /// refused, since its lanes were told so.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] where the ring's tail cannot be read; [`EngineError::Misuse`] where the engine has
-    /// ended.
+    /// [`EngineError::Gpu`] where the ring's tail cannot be read; [`EngineError::Misuse`] where the engine
+    /// has ended.
     pub fn restart(&self) -> Result<(), EngineError> {
         if self.engine.stop.load(Ordering::Acquire) {
             return Err(EngineError::Misuse("restarting a ring whose engine has ended".to_owned()));
