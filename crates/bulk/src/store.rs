@@ -55,10 +55,14 @@ pub struct Store {
 impl Store {
     /// The user's own; `None` where neither `XDG_CONFIG_HOME` nor `HOME` says where that is.
     pub fn of_user() -> Option<Self> {
-        let some = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let config = some("XDG_CONFIG_HOME")
-            .map(PathBuf::from)
-            .or_else(|| some("HOME").map(|home| PathBuf::from(home).join(".config")))?;
+        Self::by(|name| std::env::var_os(name).map(PathBuf::from))
+    }
+
+    /// Paths that are not absolute count as none. Source: XDG Base Directory Specification 0.8, 2.
+    fn by(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<Self> {
+        let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
+        let config = absolute("XDG_CONFIG_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
         Some(Self::at(config.join("sidecore").join("knees.json")))
     }
 
@@ -168,6 +172,20 @@ mod tests {
             assert!(store.prepare().is_err());
             assert!(store.put(&key, knees).is_err());
         }
+    }
+
+    #[test]
+    fn the_users_place_is_an_absolute_one() {
+        let of = |config: &str, home: &str| {
+            let (config, home) = (PathBuf::from(config), PathBuf::from(home));
+            let of = |name: &str| Some(if name == "HOME" { home.clone() } else { config.clone() });
+            Store::by(of).map(|store| store.path().display().to_string())
+        };
+        assert_eq!(of("/c", "/h").as_deref(), Some("/c/sidecore/knees.json"));
+        for config in ["", "c", "./c"] {
+            assert_eq!(of(config, "/h").as_deref(), Some("/h/.config/sidecore/knees.json"));
+        }
+        assert_eq!(of("", "h"), None);
     }
 
     #[test]

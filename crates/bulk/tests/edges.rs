@@ -79,16 +79,21 @@ fn a_write_whose_tail_fails_ends_when_its_body_has_landed() {
     }
 }
 
-#[test]
-fn a_save_takes_no_name_that_is_there_and_replaces_files_only() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+/// Saves 100,000 bytes of generation 5 under names in a folder.
+fn saver(folder: &std::path::Path) -> impl Fn(&str) -> Result<u64, BulkError> {
     let (bulk, gpu) = engine(quiet());
     let memory = Guarded::new(Some(&gpu), 0, 100_000);
     memory.fill(0, 5);
-    let save = |name: &str| {
+    move |name| {
         let parts = vec![SavePart { offset: 0, place: memory.place() }];
-        save_atomically(&bulk, &folder.path().join(name), 100_000, parts)
-    };
+        save_atomically(&bulk, &folder.join(name), 100_000, parts)
+    }
+}
+
+#[test]
+fn a_save_takes_no_name_that_is_there_and_replaces_files_only() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let save = saver(folder.path());
     // What a killed process of the same number may have left, or somebody else has put there.
     let other = folder.path().join("other");
     make(&other, 5000, 1);
@@ -130,13 +135,7 @@ fn rows_have_threads_of_their_own_number() {
 fn a_save_follows_links_and_respects_permissions() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (bulk, gpu) = engine(quiet());
-    let memory = Guarded::new(Some(&gpu), 0, 100_000);
-    memory.fill(0, 5);
-    let save = |name: &str| {
-        let parts = vec![SavePart { offset: 0, place: memory.place() }];
-        save_atomically(&bulk, &folder.path().join(name), 100_000, parts)
-    };
+    let save = saver(folder.path());
     let path = |name: &str| folder.path().join(name);
     std::fs::create_dir(path("far")).unwrap();
     make(&path("far/file"), 5000, 1);
