@@ -190,7 +190,7 @@ def save(
     try:
         target = _sidecore.Save(path)
     except OSError as error:
-        raise from_os(error, "Making a file beside", path) from None
+        raise from_os(error, "Saving", path) from None
     try:
         done = 0
         for device, parts in by_device.items():

@@ -369,3 +369,41 @@ def test_explaining_needs_no_memory(tmp_path):
     for nbytes in (None, 1 << 40, 1 << 80):
         assert f"{1 << 40} bytes" in sidecore.explain(tmp_path / "x", nbytes=nbytes)
     assert sidecore.explain(tmp_path / "x", offset=1 << 41)
+
+
+def test_a_save_follows_links_and_respects_a_files_own_permission(tmp_path):
+    code = """
+import os, sys, sidecore
+os.chdir(sys.argv[1])
+if os.getuid() == 0:
+    os.setgid(65534), os.setuid(65534)
+os.symlink("there", "link"), os.symlink("circle", "circle"), os.symlink("folder/none", "lost")
+with open("kept", "w") as file:
+    file.write("kept")
+os.chmod("kept", 0o444)
+for save in (sidecore.save_safetensors, sidecore.torch_save):
+    save({}, "link")
+    print(os.readlink("link"), os.path.getsize("there") > 0)
+    os.unlink("there")
+    for name in ("kept", "circle", "lost"):
+        try:
+            save({}, name)
+        except sidecore.IoError as error:
+            print(type(error).__name__, error.errno, error.filename, bool(error.remedy))
+print(open("kept").read(), sorted(os.listdir()))
+"""
+    tmp_path.chmod(0o777)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    done = run_python(code, tmp_path)
+    each = [
+        "there True",
+        "ForbiddenError 13 kept True",
+        "IoError 40 circle True",
+        "NoFileError 2 lost True",
+    ]
+    assert done.stdout.splitlines() == [
+        *each,
+        *each,
+        "kept ['circle', 'kept', 'link', 'lost']",
+    ], (done.stdout, done.stderr)

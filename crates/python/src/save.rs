@@ -52,6 +52,20 @@ fn folder(of: &Path) -> &Path {
     }
 }
 
+/// Where a chain of symbolic links ends, whether or not a file is there.
+fn end_of_links(mut path: PathBuf) -> io::Result<PathBuf> {
+    /// Source: Linux, `MAXSYMLINKS` and `ELOOP`.
+    const LINKS_MAX: u32 = 40;
+    const ELOOP: i32 = 40;
+    for _ in 0..LINKS_MAX {
+        match std::fs::read_link(&path) {
+            Ok(next) => path = folder(&path).join(next),
+            Err(_no_link) => return Ok(path),
+        }
+    }
+    Err(io::Error::from_raw_os_error(ELOOP))
+}
+
 /// Makes a file beside `target` of a name that nobody has: a process of the same number may have been
 /// killed and have left one.
 fn make_temporary(target: &Path) -> io::Result<(PathBuf, File)> {
@@ -79,8 +93,8 @@ impl Save {
     /// Makes the temporary file, with the rights of the one that it will replace.
     #[new]
     fn new(target: PathBuf) -> PyResult<Self> {
-        // A link stays a link: what it leads to is replaced.
-        let target = std::fs::canonicalize(&target).unwrap_or(target);
+        // A link stays a link: what it leads to is replaced, or made.
+        let target = end_of_links(target).map_err(|e| os(&e))?;
         let old = std::fs::metadata(&target).ok();
         if let Some(old) = old.as_ref().filter(|old| !old.is_file()) {
             /// Source: Linux.
@@ -89,6 +103,10 @@ impl Save {
             // A rename would put a file into its place, even of a device.
             let number = if old.is_dir() { EISDIR } else { EINVAL };
             return Err(PyOSError::new_err((number, "it is no regular file")));
+        }
+        if old.is_some() {
+            // A rename asks for the folder's permission only; who took a file's own meant it.
+            drop(File::options().write(true).open(&target).map_err(|e| os(&e))?);
         }
         let (temporary, file) = make_temporary(&target).map_err(|e| os(&e))?;
         let save =
