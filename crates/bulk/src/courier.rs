@@ -20,13 +20,15 @@ use mem::Region;
 
 use crate::error::BulkError;
 
-/// Batches on their way at once: the engine goes on with one when another ends.
-const BATCHES: usize = 3;
+/// Queues of copies: while one pauses between two batches, the other copies.
+const QUEUES: usize = 2;
+/// Batches of each on their way at once: when one has ended, others go on until somebody comes by.
+const BATCHES: usize = 2;
 /// Most copies of a batch.
 const COPIES_MAX: usize = 512;
 /// A batch takes no more when it has so many bytes: its slots are free when its last copy has ended, and
-/// the engine's pause before the next one costs a twentieth of such a batch.
-const BYTES_MAX: usize = 4 << 20;
+/// the engine's pause before the next one costs a thirtieth of such a batch.
+const BYTES_MAX: usize = 6 << 20;
 /// How long a waiting thread looks again and again before it naps.
 const SPIN: Duration = Duration::from_micros(20);
 /// How long it naps between two looks then.
@@ -68,7 +70,7 @@ struct Batch {
 
 struct Wheel {
     queues: Vec<Box<dyn CopyQueue>>,
-    /// One of each queue can be on its way.
+    /// Batches that can be on their way.
     batches: usize,
     turn: usize,
     flying: VecDeque<Batch>,
@@ -103,7 +105,7 @@ impl Courier {
     /// [`BulkError::Gpu`].
     pub fn new(gpu: &dyn Gpu) -> Result<Self, BulkError> {
         let made = |e: gpu::GpuError| BulkError::gpu("making a queue of copies", &e);
-        let queues = (0..BATCHES).map(|_| {
+        let queues = (0..QUEUES).map(|_| {
             let mut queue = gpu.copy_queue().map_err(made)?;
             // The first mark settles how marks are made.
             let mark = queue.mark().map_err(made)?;
@@ -115,7 +117,7 @@ impl Courier {
 
     fn over(queues: Vec<Box<dyn CopyQueue>>) -> Self {
         let wheel = Wheel {
-            batches: queues.len(),
+            batches: queues.len() * BATCHES,
             queues,
             turn: 0,
             flying: VecDeque::new(),
@@ -399,8 +401,7 @@ mod tests {
 
     fn courier() -> (Courier, Arc<Engine>) {
         let engine = Arc::new(Engine::default());
-        let queue = || Box::new(Queue(Arc::clone(&engine))) as Box<dyn CopyQueue>;
-        (Courier::over(vec![queue(), queue()]), engine)
+        (Courier::over(vec![Box::new(Queue(Arc::clone(&engine)))]), engine)
     }
 
     fn post(courier: &Courier, devices: &[u64]) -> (u64, u64) {
