@@ -22,3 +22,18 @@ fn its_kernel_has_at_most_sixty_lines() {
     let kernel = include_str!("../byte_sum.cu");
     assert!(kernel.lines().count() <= 60);
 }
+
+/// The line in the README, as it stands there: several programs to choose from are none.
+#[test]
+fn the_line_in_the_readme_runs_it() {
+    const LINE: &str = "cargo run --release -p sidecore-examples -- README.md";
+    assert!(include_str!("../../README.md").contains(&format!("\n{LINE}\n")));
+    // This test's own profile: what it would build otherwise is there already.
+    let words = LINE.split(' ').skip(1).filter(|word| *word != "--release");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(words).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains(" bytes add up to "));
+}
