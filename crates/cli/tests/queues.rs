@@ -285,4 +285,18 @@ fn a_baseline_is_of_the_machine_that_it_was_recorded_on() {
         "{said}"
     );
     sandbox.refuses(&format!("{line}.gone"), &["--baseline verdict.gone"]);
+    // Some of the rows only, and what is no row.
+    let only = "bam-12-1-q16-unlimited,copilot-4-1-q16-limit";
+    let some = rows(&sandbox.run(&format!("bench baseline {small} --only {only} --json")));
+    let named = |row: &Value| (row["path"].as_str().unwrap().to_owned(), row["sms"].clone());
+    assert_eq!(
+        some.iter().map(named).collect::<Vec<_>>(),
+        [("copilot".into(), 4.into()), ("bam".into(), 12.into())]
+    );
+    sandbox.refuses("bench baseline --only bam-5", &["--only bam-5", "bam-4-1-q16-limit"]);
+    let one = rows(
+        &sandbox.run(&format!("bench placement {small} --sms 1 --path bam --cq device --json")),
+    );
+    let places: Vec<_> = one.iter().map(|row| [&row["sq"], &row["cq"]]).collect();
+    assert_eq!(places, [["device", "device"], ["host", "device"]]);
 }

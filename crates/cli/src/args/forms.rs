@@ -179,6 +179,9 @@ pub struct PlacementArgs {
     /// Blocks of the kernel, one an SM.
     #[arg(long, value_parser = count, default_value = "4")]
     pub sms: u32,
+    /// Where completion queues lie: device or host memory, or both.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "device,host")]
+    pub cq: Vec<QueueMemory>,
     /// The shape of each row.
     #[command(flatten)]
     pub shape: ShapeArgs,
@@ -278,6 +281,9 @@ pub struct BaselineArgs {
     /// Leave out rows with more SMs.
     #[arg(long, value_parser = count)]
     pub sms_max: Option<u32>,
+    /// Only these rows, say bam-4-1-q16-limit,copilot-96-1-q16-unlimited [default: all].
+    #[arg(long, value_name = "ROW", value_delimiter = ',', conflicts_with = "sms_max")]
+    pub only: Vec<String>,
     /// Write the verdict there, for other comparisons of the same run.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,

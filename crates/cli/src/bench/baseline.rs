@@ -47,6 +47,13 @@ impl Recorded {
         if self.path == PathName::Copilot { 4096 } else { 1024 }
     }
 
+    /// Its name: system, blocks, warps, queue pairs, and whether the drive had its limit.
+    pub fn name(&self) -> String {
+        let Self { path, sms, warps, queues, limited, .. } = self;
+        let limit = if *limited { "limit" } else { "unlimited" };
+        format!("{}-{sms}-{warps}-q{queues}-{limit}", path.name())
+    }
+
     /// I/Os that a lane has in flight: CoPilotIO's code was asynchronous.
     pub fn batch(&self) -> u32 {
         if self.path == PathName::Copilot { 8 } else { 1 }

@@ -21,18 +21,14 @@ use crate::units;
 /// # Errors
 /// Bad options, no memory, a path that broke.
 pub fn run(args: &BaselineArgs) -> Result<ExitCode> {
-    let chosen = |limited: bool| -> Vec<Recorded> {
-        let fits = |row: &&Recorded| row.sms <= args.sms_max.unwrap_or(u32::MAX);
-        RECORD.iter().filter(|row| row.limited == limited).filter(fits).copied().collect()
-    };
+    let recorded = chosen(args)?;
     let mut all = Vec::new();
     for limited in [true, false] {
-        let recorded = chosen(limited);
-        ensure!(
-            !recorded.is_empty(),
-            "--sms-max leaves no row; the fewest SMs of all kinds are 12"
-        );
-        all.extend(group(args, limited, recorded)?);
+        let rows: Vec<_> = recorded.iter().filter(|row| row.limited == limited).copied().collect();
+        if rows.is_empty() {
+            continue;
+        }
+        all.extend(group(args, limited, rows)?);
         if interrupt::asked() {
             return Ok(ExitCode::from(interrupt::INTERRUPTED));
         }
@@ -58,6 +54,22 @@ pub fn run(args: &BaselineArgs) -> Result<ExitCode> {
     }
     let rows: Vec<Row> = all.into_iter().map(|(_, row)| row).collect();
     Ok(verdict(&rows))
+}
+
+/// The rows asked for.
+fn chosen(args: &BaselineArgs) -> Result<Vec<Recorded>> {
+    if let Some(name) = args.only.iter().find(|name| RECORD.iter().all(|row| row.name() != **name))
+    {
+        let names: Vec<String> = RECORD.iter().map(Recorded::name).collect();
+        anyhow::bail!("--only {name}: there are {}", names.join(", "));
+    }
+    let fits = |row: &&Recorded| {
+        row.sms <= args.sms_max.unwrap_or(u32::MAX)
+            && (args.only.is_empty() || args.only.contains(&row.name()))
+    };
+    let rows: Vec<Recorded> = RECORD.iter().filter(fits).copied().collect();
+    ensure!(!rows.is_empty(), "--sms-max leaves no row; the fewest SMs of all are 4");
+    Ok(rows)
 }
 
 /// The rows over one drive: with its limit, or without.
@@ -133,6 +145,9 @@ fn judge(all: &[(Recorded, Row)]) -> Verdict {
         .collect();
     let baseline = match (stranger(&gpu), short.is_empty()) {
         (Some(why), _) => why,
+        (None, true) if all.len() < RECORD.len() => {
+            format!("valid, by {} of {} rows", all.len(), RECORD.len())
+        }
         (None, true) => "valid".to_owned(),
         (None, false) => format!("invalid: {}", short.join("; ")),
     };

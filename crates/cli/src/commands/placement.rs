@@ -22,11 +22,12 @@ pub fn run(args: &PlacementArgs) -> Result<ExitCode> {
     let shapes: Vec<(PathName, Shape)> =
         paths.iter().map(|path| (*path, Shape::of(&args.shape, &[], *path))).collect();
     check_matched(&shapes, &[args.sms])?;
-    let both = [QueueMemory::Device, QueueMemory::Host];
+    let mut cqs = args.cq.clone();
+    cqs.dedup();
     let mut cells = Vec::new();
     for &(path, shape) in &shapes {
-        for sq in both {
-            for cq in both {
+        for sq in [QueueMemory::Device, QueueMemory::Host] {
+            for &cq in &cqs {
                 let (sms, memory) = (args.sms, (sq, cq));
                 let (second_read, deep_storage, setting) = (false, false, "matched");
                 cells.push(Cell { path, sms, shape, memory, second_read, deep_storage, setting });
