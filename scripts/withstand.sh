@@ -42,12 +42,20 @@ case $NAME in ''|simulated*) row gpu FAIL "no real GPU: $NAME $(head -c 300 e)";
 if wanted selftest; then
   timeout 150 "$S" selftest --gpu 0 --json > cases 2> e
   while read -r line; do
-    python3 -c 'import json,sys; r=json.loads(sys.argv[1]); print(r["selftest"], "PASS" if r["passed"] else "FAIL", "%.2f s %s" % (r["seconds"], (r["why"] or "")[:400].replace("\n"," ")))' "$line" > one
+    python3 -c 'import json,sys; r=json.loads(sys.argv[1]); print(r["selftest"], "PASS" if r["passed"] else "FAIL", "%.2f s %s" % (r["seconds"], (r["why"] or "")[:1500].replace("\n"," ")))' "$line" > one
     read -r name verdict seen < one; row "case:$name" "$verdict" "$seen"
   done < cases
   listed=$("$S" selftest --list | sort | md5sum); ran=$(python3 -c 'import json; [print(json.loads(l)["selftest"]) for l in open("cases")]' | sort | md5sum)
   [ "$listed" = "$ran" ] && row cases-all-run PASS "$(wc -l < cases) of the list" || row cases-all-run FAIL "$(wc -l < cases) ran; $(tail -n 2 e)"
 fi
+
+# Lanes that fill queues, again and again.
+for case in lanes_write_over_a_queue_that_is_always_full lanes_move_every_byte_over_queue_pairs_in_all_placements; do
+  wanted repeated || break
+  timeout 90 "$S" selftest --gpu 0 --json --repeat 400 --within "${REPEATED:-15s}" $case > o 2> e; rc=$?
+  seen=$(python3 -c 'import json; r=json.loads(open("o").readline()); print(r["runs"], "runs in %.1f s" % r["seconds"], (r["why"] or "")[:1500].replace("\n", " "))' 2> /dev/null)
+  [ $rc -eq 0 ] && row "repeated:$case" PASS "$seen" || row "repeated:$case" FAIL "rc $rc: $seen $(tail -n 2 e)"
+done
 
 # Memory order: each rule at least 10^8 rounds of lanes.
 if wanted litmus; then

@@ -230,6 +230,16 @@ impl Region {
         Ok(Self { base, len: bytes, kind: self.kind, owner: Arc::clone(&self.owner) })
     }
 
+    /// The same range to be lent: it keeps this region, and who has it is counted apart.
+    pub(crate) fn lent(&self) -> Self {
+        Self { base: self.base, len: self.len, kind: self.kind, owner: Arc::new(self.clone()) }
+    }
+
+    /// How many share it: clones and slices, itself among them.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.owner)
+    }
+
     /// The same range without keeping it alive.
     pub fn downgrade(&self) -> WeakRegion {
         let owner = Arc::downgrade(&self.owner);
@@ -499,5 +509,39 @@ fn unaligned(offset: usize) -> ! {
 impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Region({:#x}..+{:#x}, {:?})", self.address(), self.len, self.kind)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod test_support {
+    use std::sync::{Arc, Mutex};
+    use std::thread::{ThreadId, current};
+
+    use super::{MemoryKind, Region};
+
+    /// Where memory was freed.
+    #[derive(Clone, Default)]
+    pub(crate) struct Freed(Arc<Mutex<Option<ThreadId>>>);
+
+    impl Freed {
+        pub(crate) fn thread(&self) -> Option<ThreadId> {
+            *self.0.lock().unwrap()
+        }
+    }
+
+    struct Owner(Freed, #[expect(dead_code, reason = "it keeps the memory")] Region);
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            *self.0.0.lock().unwrap() = Some(current().id());
+        }
+    }
+
+    /// Memory that tells where it was freed.
+    pub(crate) fn owned(kind: MemoryKind) -> (Region, Freed) {
+        let (inner, freed) = (Region::map_anonymous(4096, kind).unwrap(), Freed::default());
+        let mut region = inner.clone();
+        region.owner = Arc::new(Owner(freed.clone(), inner));
+        (region, freed)
     }
 }

@@ -18,7 +18,7 @@ pub const SOURCE_BYTES: usize = 1 << 20;
 /// Longest that a launch may take.
 pub const LIMIT: Duration = Duration::from_secs(120);
 /// The same on a real GPU, where time is dear.
-const LIMIT_REAL: Duration = Duration::from_secs(20);
+const LIMIT_REAL: Duration = Duration::from_secs(10);
 
 /// What a test launches.
 #[derive(Clone, Copy)]
