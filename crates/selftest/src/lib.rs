@@ -84,6 +84,7 @@ macro_rules! for_each_case {
             queue_bench::the_neighbour_that_computes_is_right,
             queues::lanes_move_every_byte_over_queue_pairs_in_all_placements,
             queues::lanes_write_over_a_queue_that_is_always_full,
+            queues::memory_given_back_before_a_kernel_holds_nobody_up,
             queues::more_in_flight_than_queues_are_deep,
             queues::faults_of_the_drive_reach_the_lanes_that_they_hit,
             litmus::memory_keeps_the_order_that_rings_build_on,

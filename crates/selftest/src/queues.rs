@@ -8,7 +8,7 @@ use ctrl::{Controller, NamespaceOptions, Options, Server, ServerOptions, SharedC
 use driver::RegionDevice;
 use gpu::{Gpu, Kernel};
 use mem::{AddressMap, Region};
-use sidecore::gpu_queues::{AgentPlacement, GpuQueues, Placement, QueueOptions};
+use sidecore::gpu_queues::{AgentPlacement, DmaBuffer, GpuQueues, Placement, QueueOptions};
 use storage::faults::{FaultScript, Injector};
 use storage::{MemoryStorage, NvmeOptions, NvmeStorage, pattern};
 use zerocopy::{FromZeros, IntoBytes};
@@ -68,11 +68,28 @@ impl Bed {
         Self { queues, _drive: drive, _server: server, counters, disk, gpu, cq, about }
     }
 
+    /// Memory that the drive reaches.
+    fn buffer(&self, bytes: u64) -> DmaBuffer {
+        self.queues.buffer(&self.gpu.allocate_device(bytes).unwrap()).unwrap()
+    }
+
     /// Two blocks of 64 lanes; what all of them saw.
     fn run(&self, kernel: &Kernel, bytes: u32, batch: u32, rounds: u32) -> ProbeResult {
+        let buffer = self.buffer(128 * u64::from(batch * bytes));
+        self.run_in(kernel, &buffer, || {}, bytes, batch, rounds)
+    }
+
+    /// The same in a buffer, with something that is done just before the kernel.
+    fn run_in(
+        &self,
+        kernel: &Kernel,
+        buffer: &DmaBuffer,
+        before: impl FnOnce(),
+        bytes: u32,
+        batch: u32,
+        rounds: u32,
+    ) -> ProbeResult {
         let shape = shape(2, 64);
-        let buffer = self.gpu.allocate_device(128 * u64::from(batch * bytes)).unwrap();
-        let buffer = self.queues.buffer(&buffer).unwrap();
         let mut results = vec![ProbeResult::new_zeroed(); 128];
         let memory = self.gpu.allocate_device(results.as_bytes().len() as u64).unwrap();
         let args = QueueProbeArgs {
@@ -87,6 +104,7 @@ impl Bed {
             batch,
             seed: 7,
         };
+        before();
         let mut launch = self.gpu.launch(kernel, shape, args.as_bytes()).unwrap();
         let [device, host] = &self.queues.memory()[0];
         let view = args.queue;
@@ -183,6 +201,22 @@ pub fn lanes_write_over_a_queue_that_is_always_full(gpu: &Arc<dyn Gpu>) {
             assert_eq!(seen.succeeded, 128 * rounds * 3, "{at}");
             let last = u64::from(7 + rounds - 1);
             pattern::check_region(&bed.disk, 0, 128 * 4096, 0, last).expect(&at);
+        }
+    }
+}
+
+/// Memory that lanes of a kernel have used goes just before the next kernel: the drive, which may not have
+/// heard of it yet, must not be who gives it back, since that waits for the kernel.
+pub fn memory_given_back_before_a_kernel_holds_nobody_up(gpu: &Arc<dyn Gpu>) {
+    let turns = if gpu.describe().simulated { 4 } else { 200 };
+    for (options, [reads, ..]) in both() {
+        let bed = Bed::new(gpu, &QueueOptions { depth: 64, ..options }, "");
+        let buffer = bed.buffer(128 * 4096);
+        for turn in 0..turns {
+            let other = bed.buffer(1 << 20);
+            let seen = bed.run_in(&reads, &buffer, || drop(other), 4096, 1, 1);
+            let at = format!("turn {turn}, {}: {seen:?}", bed.about);
+            assert_eq!((seen.failed, seen.wrong_bytes, seen.status), (0, 0, 0), "{at}");
         }
     }
 }
