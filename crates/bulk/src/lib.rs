@@ -66,7 +66,7 @@ pub use place::Place;
 pub use plan::{Part, Plan};
 pub use request::{Options, POOL_BYTES_MAX, Request};
 pub use route::{Cause, Op, Route};
-pub use save::{Part as SavePart, save_atomically, save_atomically_unless};
+pub use save::{Part as SavePart, end_of_links, save_atomically, save_atomically_unless};
 pub use store::Store;
 pub use transfer::Transfer;
 pub use tune::{Measured, TuneOptions, Tuned, tune};

@@ -66,7 +66,10 @@ pub(crate) fn make_temporary(folder: &Path) -> io::Result<PathBuf> {
 }
 
 /// Where a chain of symbolic links ends, whether or not a file is there.
-fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+///
+/// # Errors
+/// More links than the system follows.
+pub fn end_of_links(path: &Path) -> io::Result<PathBuf> {
     /// Source: Linux, `MAXSYMLINKS`.
     const LINKS_MAX: u32 = 40;
     let mut at = path.to_owned();

@@ -52,20 +52,6 @@ fn folder(of: &Path) -> &Path {
     }
 }
 
-/// Where a chain of symbolic links ends, whether or not a file is there.
-fn end_of_links(mut path: PathBuf) -> io::Result<PathBuf> {
-    /// Source: Linux, `MAXSYMLINKS` and `ELOOP`.
-    const LINKS_MAX: u32 = 40;
-    const ELOOP: i32 = 40;
-    for _ in 0..LINKS_MAX {
-        match std::fs::read_link(&path) {
-            Ok(next) => path = folder(&path).join(next),
-            Err(_no_link) => return Ok(path),
-        }
-    }
-    Err(io::Error::from_raw_os_error(ELOOP))
-}
-
 /// Makes a file beside `target` of a name that nobody has: a process of the same number may have been
 /// killed and have left one.
 fn make_temporary(target: &Path) -> io::Result<(PathBuf, File)> {
@@ -94,7 +80,7 @@ impl Save {
     #[new]
     fn new(target: PathBuf) -> PyResult<Self> {
         // A link stays a link: what it leads to is replaced, or made.
-        let target = end_of_links(target).map_err(|e| os(&e))?;
+        let target = bulk::end_of_links(&target).map_err(|e| os(&e))?;
         let old = std::fs::metadata(&target).ok();
         if let Some(old) = old.as_ref().filter(|old| !old.is_file()) {
             /// Source: Linux.

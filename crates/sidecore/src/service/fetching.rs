@@ -19,6 +19,7 @@ use crate::slots::Begun;
 /// How much of a lent block the caches are asked for as it is claimed: the core has little else to wait for
 /// then, and what comes in meanwhile, its page's translation too, is not waited for in the copy.
 const ASK_BYTES: usize = 512;
+
 impl Service {
     /// Copies what was published, in ticket order.
     pub(super) fn fetch(&mut self, ring: &RingShared, tables: &Tables, mode: u32) -> u32 {
