@@ -120,7 +120,7 @@ impl Bulk {
 
     fn run(&self, request: Request) -> Result<u64, BulkError> {
         let (core, prepared) = (self.core()?, self.prepare(request)?);
-        let job = Arc::new(self.job(core, prepared)?);
+        let job = Arc::new(self.job(core, prepared, 0)?);
         core.counters.started(1);
         let small = job.chunks == 1 && job.bytes <= core.knees.inline_bytes_max;
         if !small || !core.carry_out_if_free(&job) {
@@ -136,7 +136,7 @@ impl Bulk {
     /// [`BulkError::RouteRefused`], [`BulkError::Cancelled`], [`BulkError::Closed`],
     /// [`BulkError::Forked`].
     pub fn submit(&self, request: Request) -> Transfer {
-        self.start(request, None).unwrap_or_else(Transfer::refused)
+        self.submit_among(request, 0)
     }
 
     /// Starts a request in the order of a stream: it begins when all that was in the stream before has
@@ -149,7 +149,7 @@ impl Bulk {
     /// # Errors
     /// What is known at once; else as [`Bulk::submit`].
     pub fn submit_on_stream(&self, request: Request, stream: u64) -> Result<Transfer, BulkError> {
-        self.start(request, Some(stream))
+        self.start(request, Some(stream), 0)
     }
 
     /// Makes all that transfers in the order of streams need: threads, pinned memory, queues of copies. Waits
@@ -167,9 +167,19 @@ impl Bulk {
         gpu.stream_gate(0).map(drop).map_err(|e| BulkError::gpu("preparing streams", &e))
     }
 
-    fn start(&self, request: Request, stream: Option<u64>) -> Result<Transfer, BulkError> {
+    /// Starts a request of a batch of so many bytes: together they have chunks for all threads.
+    fn submit_among(&self, request: Request, together: u64) -> Transfer {
+        self.start(request, None, together).unwrap_or_else(Transfer::refused)
+    }
+
+    fn start(
+        &self,
+        request: Request,
+        stream: Option<u64>,
+        together: u64,
+    ) -> Result<Transfer, BulkError> {
         let (core, prepared) = (self.core()?, self.prepare(request)?);
-        let mut job = self.job(core, prepared)?;
+        let mut job = self.job(core, prepared, together)?;
         job.gated = stream.is_some();
         let job = Arc::new(job);
         if let Some(stream) = stream {
@@ -202,12 +212,13 @@ impl Bulk {
             return Batch { transfers: vec![self.submit_gathered(requests)], spots };
         }
         let (mut small, mut transfers, mut spots) = (Vec::new(), Vec::new(), Vec::new());
+        let together = requests.iter().map(|r| r.place.bytes()).fold(0, u64::saturating_add);
         for request in requests {
             if is_small(&request) {
                 spots.push(Spot::Item(small.len()));
                 small.push(request);
             } else {
-                transfers.push(self.submit(request));
+                transfers.push(self.submit_among(request, together));
                 // The first one will be that of the small reads.
                 spots.push(Spot::Transfer(transfers.len()));
             }
@@ -369,7 +380,7 @@ impl Bulk {
         Rules { policy: self.0.cache, direct_bytes_min, file_bytes }
     }
 
-    fn job(&self, core: &Core, prepared: Prepared) -> Result<Job, BulkError> {
+    fn job(&self, core: &Core, prepared: Prepared, together: u64) -> Result<Job, BulkError> {
         if self.0.require.is_some() {
             let Prepared { op, file, offset, place } = &prepared;
             let plan = self.plan_of(core, *op, &Source::Open(Arc::clone(file)), *offset, place)?;
@@ -382,6 +393,7 @@ impl Bulk {
         let bytes = place.bytes();
         let window = self.window_of(core, op, &file, rules, offset, &place);
         let (threads, chunk_bytes) = plan::shape(core, op, &file, rules, offset, bytes);
+        let chunk_bytes = chunk_bytes.max(core.knees.chunk_bytes(together, threads));
         let what = What::Range { file, offset, place };
         let mut job = Job::new(op, what, rules, chunk_bytes);
         job.window = window;

@@ -234,3 +234,26 @@ fn threads_of_many_rows_open_their_file_again_and_close_it() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+#[test]
+fn requests_of_a_batch_are_cut_as_coarsely_as_the_whole_would_be() {
+    const EACH: u64 = 4 << 20;
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("batch");
+    make(&path, 16 * EACH, 7);
+    let knees = Knees { slot_bytes: 1 << 20, ..Knees::default() };
+    let cache = CachePolicy::Cached;
+    let (bulk, gpu) = engine(Options { knees: Some(knees), threads: Some(12), cache, ..quiet() });
+    let file = bulk.open_file(&path, Access::Read).unwrap();
+    let bytes = usize::try_from(EACH).unwrap();
+    let targets: Vec<Guarded> = (0..16).map(|_| Guarded::new(Some(&gpu), 3, bytes)).collect();
+    let request = |n: usize| Request::read(&file, n as u64 * EACH, targets[n].place());
+    // Alone, so that all threads have some of it; among others there is enough for all.
+    for (requests, copies) in [(1, 16), (16, 64)] {
+        let before = bulk.counters().copies;
+        let results = bulk.submit_many((0..requests).map(request).collect()).wait(MINUTE).unwrap();
+        assert!(results.into_iter().all(|result| result.unwrap() == EACH));
+        assert_eq!(bulk.counters().copies - before, copies);
+        targets[requests - 1].check((requests as u64 - 1) * EACH, bytes, 7);
+    }
+}
