@@ -84,8 +84,8 @@ SC_DEVICE void Copilot::hand_back(u64 owner) const {
   abi::QueueState* const s = state();
   if (arch::load_relaxed_device(&s->returned) == owner) return;
   arch::store_relaxed_device(&s->returned, owner);
-  // Completion words, SQ head and doorbell of this turn before the hand-over.
-  arch::fence_system();
+  // Completion words, SQ head and doorbell of this turn came before the hand-over: who drained has fenced
+  // before it gave up the lock, and this lane since it took it.
   report(owner, abi::OWNER_CPU, arch::load_relaxed_device(&s->cq_head));
 }
 

@@ -10,10 +10,12 @@
 //! run. The lanes' timer has an offset of its own, since GPU and CPU clocks must not be compared.
 
 mod access;
+mod observed;
 mod schedule;
 mod simulation;
 
 pub use mem::model::Policy;
+pub use observed::{AccessKind, FenceKind, LaneAccess, LaneId, Observed};
 pub use schedule::Interleaving;
 pub use simulation::Simulation;
 

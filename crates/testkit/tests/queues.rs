@@ -3,23 +3,30 @@
 //!
 //! Shallow queues, counters below their wraps, all placements, lanes that leave with commands in
 //! flight, more in flight than the queue is deep, errors, duplicates, hand-overs of the CQ, and queues
-//! made anew under their users. `SIDECORE_SEEDS=N` tries the first N seeds; `SIDECORE_SEED=S` replays
+//! made anew under their users. In all of them every lane is watched: it must fence what `queues/order.rs`
+//! says. `SIDECORE_SEEDS=N` tries the first N seeds; `SIDECORE_SEED=S` replays
 //! one.
+
+#[path = "queues/order.rs"]
+mod order;
 
 use std::cell::RefCell;
 use std::mem::offset_of;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use abi::bench::{ProbeResult, QueueProbeArgs};
-use abi::queue::{DmaBufferView, QueueState};
+use abi::queue::{CID_TAKEN, CompletionWord, DmaBufferView, QUEUE_CLOSED, QueueState};
+use abi::status;
 use ctrl::Progress;
 use gpu::Kernel;
 use mem::{MemoryKind, Region};
+use order::Order;
 use selftest::queue_bed::{Agent, Config, QueueBed, SOURCE_BYTES, Turn, later_start, open};
 use sidecore_testkit::pattern::mix;
 use sidecore_testkit::seeds;
 use simt::Shape;
-use simt::seeded::{AgentStep, Limits, Options, Simulation};
+use simt::seeded::{AgentStep, Limits, Options, Policy, Simulation};
 use zerocopy::{FromZeros, IntoBytes};
 
 const SEEDS: u64 = 24;
@@ -33,6 +40,8 @@ enum Trouble {
     Duplicates,
     Errors,
     Flips,
+    /// The host answers for all that is in flight, and closes the queues.
+    Closing,
     NewEpoch,
 }
 
@@ -44,6 +53,9 @@ struct Case {
     batch: u32,
     /// Lanes of a warp; each block is one.
     warp: u32,
+    patience_ns: u64,
+    rounds: u32,
+    memory: Option<Policy>,
 }
 
 impl Case {
@@ -81,17 +93,27 @@ impl Case {
             (Trouble::Duplicates, _) | (_, 4) => 9,
             _ => 4,
         };
-        Self { config, kernel: if batch == 1 { reads } else { batches }, trouble, batch, warp: 32 }
+        let kernel = if batch == 1 { reads } else { batches };
+        Self { trouble, batch, ..Self::plain(config, kernel) }
+    }
+
+    fn plain(config: Config, kernel: Kernel) -> Self {
+        let (trouble, patience_ns) = (Trouble::None, u64::MAX);
+        Self { config, kernel, trouble, batch: 1, warp: 32, patience_ns, rounds: 4, memory: None }
     }
 }
 
 /// What lanes saw, and what the two sides drained.
 struct Ran {
     seen: ProbeResult,
+    /// The last that each lane was told of a failure.
+    statuses: Vec<u32>,
     /// Accesses, steps and time. (Their hash has addresses in it, in the commands.)
     trace: (u64, u64, u64),
     bed: QueueBed,
     agent: Agent,
+    /// By rule of order, how often it held.
+    held: Vec<u64>,
 }
 
 fn run(seed: u64, case: &Case) -> Ran {
@@ -110,14 +132,15 @@ fn run(seed: u64, case: &Case) -> Ran {
         },
         source_bytes: SOURCE_BYTES as u64,
         results: results.address(),
-        patience_ns: u64::MAX,
+        patience_ns: case.patience_ns,
         timeout_ns: u64::MAX,
-        rounds: 4,
+        rounds: case.rounds,
         bytes: 512,
         batch: case.batch,
         seed: u32::try_from(seed % 1000).unwrap(),
     };
-    let mut simulation = Simulation::new(seed, Options::default());
+    let mut simulation =
+        Simulation::new(seed, Options { memory: case.memory, ..Options::default() });
     for (name, region) in [
         ("sq", &bed.sq),
         ("cq", &bed.cq),
@@ -128,6 +151,9 @@ fn run(seed: u64, case: &Case) -> Ran {
     ] {
         simulation.register(name, region);
     }
+    let order = Rc::new(RefCell::new(Order::new(args.queue, args.buffer)));
+    let watch = Rc::clone(&order);
+    simulation.observe(move |observed| watch.borrow_mut().tell(observed));
     let bed = Rc::new(RefCell::new(bed));
     add_agents(&mut simulation, seed, case, &bed, &agent);
     let lanes = u32::try_from(LANES).unwrap();
@@ -151,7 +177,9 @@ fn run(seed: u64, case: &Case) -> Ran {
     let trace = (outcome.accesses, outcome.steps, outcome.now_ns);
     let bed = Rc::into_inner(bed).expect("agents are gone").into_inner();
     let agent = Rc::into_inner(agent).expect("agents are gone").into_inner();
-    Ran { seen, trace, bed, agent }
+    let held = Rc::into_inner(order).expect("nobody watches").into_inner().held;
+    let statuses = all.iter().map(|r| r.status).collect();
+    Ran { seen, statuses, trace, bed, agent, held }
 }
 
 fn add_agents(
@@ -188,6 +216,10 @@ fn add_agents(
             if busy { AgentStep::Progress } else { AgentStep::Idle }
         });
     }
+    if case.trouble == Trouble::Closing {
+        let bed = Rc::clone(bed);
+        simulation.add_client("host", move |_| close(&bed.borrow()));
+    }
     if case.trouble == Trouble::NewEpoch {
         let mut renewal = Renewal { bed: Rc::clone(bed), agent: Rc::clone(agent), step: 0 };
         let at_ns = 3_000 + mix(seed) % 30_000;
@@ -195,6 +227,28 @@ fn add_agents(
             if now_ns < at_ns { AgentStep::Until(at_ns) } else { renewal.step() }
         });
     }
+}
+
+/// The host, once all lanes wait: answers come before the state, and both in one step.
+fn close(bed: &QueueBed) -> AgentStep {
+    let sent = bed.state(offset_of!(QueueState, in_ticket)).wrapping_sub(bed.first);
+    if sent < LANES as u64 || bed.state(offset_of!(QueueState, inside)) != 0 {
+        return AgentStep::Idle;
+    }
+    let view = bed.view();
+    let word = |array: u64, id: u64| {
+        bed.device.u64_at(usize::try_from(array - bed.device.address() + 8 * id).unwrap())
+    };
+    for id in 0..1 << view.cid_log2 {
+        if word(view.cids, id).load(Ordering::Relaxed) & 0xff == u64::from(CID_TAKEN) {
+            let answer = CompletionWord::done(1, status::TIMED_OUT, 0, 0).word;
+            word(view.completions, id).store(answer, Ordering::Relaxed);
+        }
+    }
+    mem::fence_payload();
+    bed.store_state(u64::from(QUEUE_CLOSED) | 1 << 32);
+    mem::fence_payload();
+    AgentStep::Done
 }
 
 /// The host, which makes the queues anew.
@@ -291,13 +345,64 @@ fn a_seed_replays() {
     assert_eq!(try_seed(3), try_seed(3));
 }
 
+/// Every fence is put to the test: by lanes that leave, change hands, complain, have no patience, write,
+/// read twice and find their queue made anew.
+#[test]
+fn lanes_fence_what_they_must() {
+    let small = |mut config: Config, cid_log2: u32| {
+        (config.cid_log2, config.prp_lists) = (cid_log2, false);
+        config
+    };
+    let twice = Config { second_read: true, ..small(Config::bam(2), 9) };
+    let late = Config {
+        limit_ms: 1,
+        faults: "late:n=5,every=3,ms=3".to_owned(),
+        ..small(Config::bam(1), 4)
+    };
+    let handed = small(Config::copilot(2), 9);
+    let anew = small(Config::bam(3), 9);
+    let cases = [
+        Case::plain(small(Config::bam(2), 4), kernels::BAM_READ),
+        Case::plain(twice, kernels::BAM_READ),
+        Case { patience_ns: 0, ..Case::plain(late, kernels::BAM_GIVE_UP) },
+        Case { trouble: Trouble::Flips, batch: 4, ..Case::plain(handed, kernels::COPILOT_BATCH) },
+        Case { trouble: Trouble::NewEpoch, batch: 4, ..Case::plain(anew, kernels::BAM_BATCH) },
+        Case::plain(small(Config::bam(2), 6), kernels::BAM_WRITE),
+    ];
+    let mut held = Vec::new();
+    for (seed, case) in (0..).zip(&cases) {
+        let ran = run(seed, case);
+        assert_eq!(ran.seen.wrong_bytes, 0, "{}", case.kernel.name);
+        held.resize(ran.held.len(), 0);
+        held.iter_mut().zip(&ran.held).for_each(|(sum, held)| *sum += held);
+    }
+    assert_eq!(Order::idle(&held), [""; 0], "what was never put to the test: {held:?}");
+}
+
+/// A lane that finds its queue closed looks at its word once more, and then no longer.
+#[test]
+fn lanes_that_see_their_queue_closed_have_seen_their_answers() {
+    seeds::each(seeds::count().unwrap_or(SEEDS), |seed| {
+        let mut config = Config::copilot(7);
+        (config.cid_log2, config.prp_lists) = (9, false);
+        config.faults = "lost:n=1000,every=1".to_owned();
+        let memory = Policy { drain: 160, stale: 128, lazy_window: false, late_copies: 0 };
+        let plain = Case::plain(config, kernels::COPILOT_GIVE_UP);
+        let ran = run(
+            seed,
+            &Case { trouble: Trouble::Closing, rounds: 1, memory: Some(memory), ..plain },
+        );
+        assert_eq!(ran.statuses, [u32::from(status::TIMED_OUT); LANES], "seed {seed}");
+    });
+}
+
 fn try_turns(seed: u64) -> (u64, u64, u64) {
     let draw = |bound: u64| u32::try_from(seed % bound).unwrap();
     let mut config = Config::bam(2 + draw(3));
     (config.cid_log2, config.prp_lists) = (9, false);
     let warp = 2 << (draw(6) / 3);
     let kernel = kernels::BAM_TURNS;
-    let ran = run(seed, &Case { config, kernel, trouble: Trouble::None, batch: 1, warp });
+    let ran = run(seed, &Case { warp, ..Case::plain(config, kernel) });
     let seen = ran.seen;
     assert_eq!((seen.succeeded, seen.failed, seen.wrong_bytes), (4 * warp, 0, 0), "seed {seed}");
     ran.trace

@@ -75,7 +75,7 @@ namespace simt {
 enum : u32 { BALLOT, SHUFFLE, MATCH_ANY, SYNC_WARP, ACTIVE_MASK, SYNC_THREADS };
 // Operations, orders and scopes; mirrored by `Access` in crates/simt/src/device.rs.
 enum : u32 { LOAD, STORE, CAS, FETCH_ADD, COPY, FENCE };
-enum : u32 { WEAK, RELAXED, ACQUIRE, RELEASE, FULL };
+enum : u32 { WEAK, RELAXED, ACQUIRE, RELEASE, FULL, TOTAL };
 enum : u32 { DEVICE, SYSTEM };
 
 typedef long long v2 __attribute__((vector_size(16), may_alias));
@@ -257,7 +257,7 @@ SC_DEVICE void store_u8(void* p, u8 v) {
 
 SC_DEVICE void fence_system() { simt::fence(simt::FULL, simt::SYSTEM); }
 SC_DEVICE void fence_device() { simt::fence(simt::FULL, simt::DEVICE); }
-SC_DEVICE void fence_total_system() { simt::fence(simt::FULL, simt::SYSTEM); }
+SC_DEVICE void fence_total_system() { simt::fence(simt::TOTAL, simt::SYSTEM); }
 SC_DEVICE void fence_acquire_system() { simt::fence(simt::ACQUIRE, simt::SYSTEM); }
 
 SC_DEVICE u64 timer_ns() { return sidecore_simt_timer(); }

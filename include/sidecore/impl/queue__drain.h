@@ -128,8 +128,7 @@ SC_OUTLINE void QueuePair<P>::drain(bool everything) {
   // While the host has the queues, lanes leave the lock alone: the host waits until it is free.
   if (static_cast<u32>(arch::load_relaxed(&state()->state)) != abi::QUEUE_OPEN) return;
   u64* const lock = &state()->head_lock;
-  // This lane's marks before the request.
-  arch::fence_system();
+  // This lane's marks came before the request: it has fenced them in `leave`.
   const u64 ask = everything ? QUEUE_ASKS_ALL : QUEUE_ASKS;
   u64 asked = arch::fetch_add_device(lock, ask) + ask;
   if (asked != ask) return;

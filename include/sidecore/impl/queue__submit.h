@@ -70,7 +70,7 @@ SC_OUTLINE void QueuePair<P>::send(u32 mask, QueueHandle& handle, u64 patience_n
   const u64 started_ns = arch::timer_ns();
   u64 moved_ns = started_ns, head_seen = 0;
   u32 backoff_ns = QUEUE_FULL_PAUSE_NS;
-  bool have_cid = false, complained = false;
+  bool have_cid = false, looked = false, complained = false;
   for (;;) {
     if (!have_cid) have_cid = take_cid(handle.cid);
     const u32 ready = arch::ballot(pending, have_cid);
@@ -109,7 +109,9 @@ SC_OUTLINE void QueuePair<P>::send(u32 mask, QueueHandle& handle, u64 patience_n
       protocol().make_room();
       const u64 now = arch::timer_ns();
       const u64 head = arch::load_relaxed(&state()->sq_head);
-      if (head != head_seen) {
+      // A lane that has not looked before cannot know since when it has not moved: others looked for it.
+      if (!looked || head != head_seen) {
+        looked = true;
         head_seen = head;
         moved_ns = now;
         complained = false;

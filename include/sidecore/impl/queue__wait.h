@@ -113,7 +113,7 @@ SC_OUTLINE u16 QueuePair<P>::second_read(const QueueHandle& handle) {
   for (;;) {
     if (static_cast<i64>(arch::load_relaxed_device(&s->fence_done) - wanted) >= 0) break;
     if (arch::cas_device(&s->fence_lock, 0ull, 1ull) == 0) {
-      arch::fence_system();
+      // Not less than this lane's own wish; what it covers had ended before, and `send` fences.
       const u64 covered = arch::load_relaxed_device(&s->fence_wanted);
       QueueHandle again{};
       again.opcode = abi::OP_READ;
@@ -123,6 +123,7 @@ SC_OUTLINE u16 QueuePair<P>::second_read(const QueueHandle& handle) {
       send(1u << arch::lane_index(), again, FOREVER);
       poll(again, FOREVER);
       retire(again);
+      // Its end was seen, and fenced, before its command id was given back.
       if (again.completion.ok()) arch::store_relaxed_device(&s->fence_done, covered);
       const u64 reads = arch::load_relaxed_device(&s->fence_ios);
       arch::store_relaxed_device(&s->fence_ios, reads + 1);

@@ -87,6 +87,15 @@ impl Model {
         }
     }
 
+    /// What CPU threads have stored in order, or fenced, reaches memory, as it does when they go on.
+    pub fn settle_threads(&mut self) {
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].kind == NodeKind::Cpu {
+                self.flush_cpu(AgentId(index), false);
+            }
+        }
+    }
+
     /// Everything that lanes have stored reaches memory, as at the end of a kernel.
     pub fn settle_device(&mut self, device: AgentId) {
         for index in 0..self.nodes.len() {

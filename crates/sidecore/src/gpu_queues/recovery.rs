@@ -162,11 +162,11 @@ impl Care {
         care
     }
 
-    /// The memory as the coming epoch needs it. The drive does not know the pair.
+    /// The memory as the coming epoch needs it. The drive does not know the pair, and lanes stay away until
+    /// `open`, which fences.
     fn prepare(&mut self) {
         self.pair.memory.store_state(QUEUE_QUIESCED, self.epoch.wrapping_sub(1));
         self.pair.memory.renew(self.start);
-        fence_payload();
         self.pair.set_state(PairState::Opening);
         self.phase = Phase::Opening;
     }

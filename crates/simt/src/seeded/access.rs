@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use mem::model::{AgentId, Model, Order, Scope};
 
+use super::observed::{AccessKind, FenceKind, LaneAccess};
 use crate::device::{Access, Reply};
 
 /// Operations, mirroring `impl/arch_simt.h`.
@@ -20,7 +21,8 @@ fn order_of(code: u32) -> Order {
     match code {
         2 => Order::Acquire,
         3 => Order::Release,
-        4 => Order::Full,
+        // The model has one order of all full fences: more than those give that are not total.
+        4 | 5 => Order::Full,
         _ => Order::Relaxed,
     }
 }
@@ -60,6 +62,22 @@ pub(super) fn perform(model: &mut Model, lane: AgentId, access: &Access) -> Repl
         }
         other => unreachable!("operation {other} is not in arch_simt.h"),
     }
+}
+
+/// What an observer is told of an access that was made.
+pub(super) fn tell(access: &Access, reply: &Reply) -> LaneAccess {
+    let system = access.what >> 24 != 0;
+    let kind = match (access.what & 0xff, access.what >> 16 & 0xff) {
+        (LOAD, _) => AccessKind::Load,
+        (STORE, _) => AccessKind::Store,
+        (CAS, _) => AccessKind::CompareSwap,
+        (FETCH_ADD, _) => AccessKind::Add,
+        (COPY, _) => AccessKind::Copy,
+        (_, 2) => AccessKind::Fence { kind: FenceKind::Acquire, system },
+        (_, 5) => AccessKind::Fence { kind: FenceKind::Total, system },
+        _ => AccessKind::Fence { kind: FenceKind::Full, system },
+    };
+    LaneAccess { kind, address: access.address, given: [access.a, access.b], found: reply.lo }
 }
 
 /// The address as a pointer into memory that device code has.

@@ -10,6 +10,7 @@ use mem::Region;
 use mem::model::{AgentId, Model, Policy, Rng, with_agent};
 
 use super::access;
+use super::observed::{LaneId, Observed};
 use super::schedule::{Interleaving, Runner, Schedule};
 use super::{AgentStep, Limits, Options, Outcome, Stuck, StuckKind};
 use crate::block::{Block, Event, Plan};
@@ -29,6 +30,7 @@ const IDLE_NS: usize = 100;
 const IDLE_NS_MAX: usize = 3000;
 
 type StepFunction<'a> = Box<dyn FnMut(u64) -> AgentStep + 'a>;
+type Observer<'a> = Box<dyn FnMut(Observed<'_>) + 'a>;
 
 struct Agent<'a> {
     name: String,
@@ -59,6 +61,7 @@ pub struct Simulation<'a> {
     model: Rc<RefCell<Model>>,
     schedule: Schedule,
     agents: Vec<Agent<'a>>,
+    observer: Option<Observer<'a>>,
     blocks: Vec<Option<Resident>>,
     queued: VecDeque<Queued>,
     /// Alive as long as lanes may look at them.
@@ -90,6 +93,7 @@ impl<'a> Simulation<'a> {
             model: Rc::new(RefCell::new(model)),
             schedule: Schedule::new(options.interleaving.unwrap_or(drawn.1)),
             agents: Vec::new(),
+            observer: None,
             blocks: Vec::new(),
             queued: VecDeque::new(),
             arguments: Vec::new(),
@@ -122,6 +126,11 @@ impl<'a> Simulation<'a> {
     /// Adds a CPU thread that the run waits for until it is done.
     pub fn add_client(&mut self, name: &str, step: impl FnMut(u64) -> AgentStep + 'a) {
         self.add(name, Box::new(step), true);
+    }
+
+    /// Tells `observer` of all that lanes do. It must not touch registered memory.
+    pub fn observe(&mut self, observer: impl FnMut(Observed<'_>) + 'a) {
+        self.observer = Some(Box::new(observer));
     }
 
     fn add(&mut self, name: &str, step: StepFunction<'a>, is_client: bool) {
@@ -167,7 +176,8 @@ impl<'a> Simulation<'a> {
 
     /// Runs until all lanes have returned and all clients are done.
     ///
-    /// What the lanes stored is in memory then. More can be launched and run afterwards.
+    /// What the lanes stored is in memory then, and what agents stored in order or fenced. More can be
+    /// launched and run afterwards.
     ///
     /// # Errors
     /// [`Stuck`]. The simulation cannot be continued then.
@@ -192,6 +202,7 @@ impl<'a> Simulation<'a> {
         }
         let mut model = self.model.borrow_mut();
         model.settle_device(self.device);
+        model.settle_threads();
         let (hash, accesses) = (model.hash(), model.accesses());
         Ok(Outcome { hash, accesses, steps: self.steps, now_ns: self.now_ns })
     }
@@ -259,6 +270,10 @@ impl<'a> Simulation<'a> {
         if let Some(access) = resident.open[at].take() {
             let lane = resident.lanes[at];
             let reply = access::perform(&mut self.model.borrow_mut(), lane, &access);
+            if let Some(observer) = &mut self.observer {
+                let access = access::tell(&access, &reply);
+                observer(Observed::Access { lane: (slot, thread), access });
+            }
             resident.block.answer(thread, reply);
         }
         loop {
@@ -299,17 +314,30 @@ impl<'a> Simulation<'a> {
             self.schedule.make_runnable(Runner::Lane(slot, thread));
         }
         let mut model = self.model.borrow_mut();
+        let mut observer = self.observer.as_mut();
+        let mut barrier = |threads: &[u32]| {
+            if threads.is_empty() {
+                return;
+            }
+            let lanes: Vec<_> = threads.iter().map(|at| resident.lanes[*at as usize]).collect();
+            lanes.iter().for_each(|lane| model.arrive(*lane));
+            model.meet(&lanes);
+            if let Some(observer) = &mut observer {
+                let lanes: Vec<LaneId> = threads.iter().map(|thread| (slot, *thread)).collect();
+                observer(Observed::Barrier { lanes: &lanes });
+            }
+        };
         let mut block = Vec::new();
         for (warp, released) in resident.block.released.drain(..) {
             let lanes = crate::warp::bits(released.lanes);
-            let lanes = lanes.map(|lane| resident.lanes[warp as usize * 32 + lane]);
+            let threads = lanes.map(|lane| warp * 32 + u32::try_from(lane).expect("below 32"));
             match released.kind {
-                CollectiveKind::SyncThreads => block.extend(lanes),
-                CollectiveKind::SyncWarp => barrier(&mut model, &lanes.collect::<Vec<_>>()),
+                CollectiveKind::SyncThreads => block.extend(threads),
+                CollectiveKind::SyncWarp => barrier(&threads.collect::<Vec<_>>()),
                 _ => {}
             }
         }
-        barrier(&mut model, &block);
+        barrier(&block);
     }
 
     /// Starts blocks while there is room.
@@ -355,11 +383,4 @@ impl<'a> Simulation<'a> {
         }
         Stuck { seed: self.seed, kind, steps: self.steps, now_ns: self.now_ns, report }
     }
-}
-
-fn barrier(model: &mut Model, lanes: &[AgentId]) {
-    for lane in lanes {
-        model.arrive(*lane);
-    }
-    model.meet(lanes);
 }
