@@ -19,6 +19,7 @@ import glob
 import json
 import os
 import sys
+import tempfile
 import time
 
 def options(text):
@@ -98,7 +99,12 @@ class CuFile:
     def __init__(self, args, values):
         self.args = args
         self.threads, self.task = int(values.get("threads", "1")), size(values.get("task", "4m"))
-        os.environ.setdefault("CUFILE_ALLOW_COMPAT_MODE", "true")
+        # Without nvidia-fs it works in its compatibility mode only, which must be allowed.
+        self.settings = tempfile.NamedTemporaryFile("w", suffix=".json")
+        json.dump({"properties": {"allow_compat_mode": True}}, self.settings)
+        self.settings.flush()
+        os.environ.setdefault("CUFILE_ENV_PATH_JSON", self.settings.name)
+        os.environ.setdefault("CUFILE_FORCE_COMPAT_MODE", "true")
         self.cuda, self.cufile = ctypes.CDLL("libcuda.so.1"), self.library()
         for name in ("cuFileDriverOpen", "cuFileHandleRegister", "cuFileBufRegister"):
             getattr(self.cufile, name).restype = self.Error
@@ -148,7 +154,11 @@ class CuFile:
     def open(self, path, flags):
         fd = os.open(path, flags)
         handle, description = ctypes.c_void_p(), self.Description(1, fd, None)
-        self.own("cuFileHandleRegister", ctypes.byref(handle), ctypes.byref(description))
+        try:
+            self.own("cuFileHandleRegister", ctypes.byref(handle), ctypes.byref(description))
+        except OSError:
+            os.close(fd)
+            raise
         return fd, handle
 
     def close(self, opened):

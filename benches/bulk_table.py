@@ -45,6 +45,16 @@ class Bench:
         return {row["peer"]: row for row in rows if not row.get("not_measured") and row["repeats"]}
 
 
+    def made(self, *options):
+        """Rows of what is opened."""
+        command = [self.args.binary, "bench", "bulk", "--json", "--gpu", self.args.gpu, *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        self.rows += rows
+        self.errors += done.stderr.splitlines()[:20]
+        return rows
+
+
 def best(rows, start):
     found = [row for peer, row in rows.items() if peer.startswith(start)]
     return max(found, key=lambda row: row["bytes_per_s"], default=None)
@@ -100,13 +110,14 @@ def read(bench, table, file, name, factor):
     """One large file, hot."""
     peers = ["ours:threads=8,check=0", "ours:threads=12,check=0", "plain:threads=8,check=0"]
     peers += ["plain:threads=12,check=0", "kvikio:threads=8", "kvikio:threads=16"]
-    peers += ["ceiling:slot=64m,check=0"]
-    rows = bench.run("bulk", peers, "--file", file, "--repeats", bench.args.repeats)
+    peers += ["cufile:threads=8", "cufile:threads=16", "ceiling:slot=64m,check=0"]
+    rows = bench.run("bulk", peers, "--file", file, "--repeats", bench.args.repeats, seconds=90)
     eight, twelve = rows.get(peers[0]), rows.get(peers[1])
     ceiling, ours, kvikio = rows.get(peers[-1]), best(rows, "ours"), best(rows, "kvikio")
     table.ratio(f"{name}: 8 threads, of the pinned copy ceiling", 0.90, eight, ceiling)
     table.ratio(f"{name}: 12 threads, of the pinned copy ceiling", 0.93, twelve, ceiling)
     table.ratio(f"{name}: best, of KvikIO's best", factor, ours, kvikio)
+    table.ratio(f"{name}: best, of libcufile's best", 1.0, ours, best(rows, "cufile"))
     table.ratio(f"{name}: CPU with 8 threads, of KvikIO's at its best", 0.6, eight, kvikio, "cpu")
     pinned = [row["pinned_bytes"] for row in (eight, twelve) if row]
     most = max(pinned, default=None)
@@ -115,13 +126,14 @@ def read(bench, table, file, name, factor):
 
 def rows_of(bench, table, file):
     """Rows of 4 KiB at random."""
-    peers = ["ours:threads=16,check=0", "plain:threads=16,check=0", "numpy", "numpy:warm=1"]
-    rows = bench.run(
-        "rows", peers, "--file", file, "--count", bench.args.rows, "--repeats", 3, seconds=90
-    )
-    ours = rows.get(peers[0])
+    peers = ["ours:threads=16,check=0", "plain:threads=16,check=0"]
+    options = ["--file", file, "--count", bench.args.rows]
+    rows = bench.run("rows", peers, *options, "--repeats", 9)
     name = f"{bench.args.rows} rows of 4 KiB"
+    ours = rows.get(peers[0])
     table.ratio(f"{name}: of a plain loop with 16 threads", 1.0, ours, rows.get(peers[1]), "time")
+    rows = bench.run("rows", [peers[0], "numpy", "numpy:warm=1"], *options, "--repeats", 1)
+    ours = rows.get(peers[0])
     table.ratio(f"{name}: of a fresh memmap gather", 20, ours, rows.get("numpy"), "time")
     table.ratio(f"{name}: of a warm memmap gather", 8, ours, rows.get("numpy:warm=1"), "time")
     few = max(bench.args.rows // 10, 1)
@@ -134,16 +146,16 @@ def rows_of(bench, table, file):
 
 def files(bench, table, folder):
     """Many small files."""
-    peers = ["ours:threads=16", "plain:threads=16", "kvikio:threads=1", "numpy"]
-    rows = bench.run(
-        "bulk", peers, "--work", "files", "--dir", folder, "--count", bench.args.files,
-        "--repeats", 2, seconds=120,
-    )
-    ours, name = rows.get(peers[0]), f"{bench.args.files} files of 16 KiB"
+    options = ["--work", "files", "--dir", folder, "--count", bench.args.files]
+    peers = ["ours:threads=16,check=0", "ours:threads=8,check=0", "plain:threads=16,check=0"]
+    rows = bench.run("bulk", peers, *options, "--repeats", 7)
+    ours, name = best(rows, "ours"), f"{bench.args.files} files of 16 KiB"
+    table.ratio(f"{name}: of a plain loop with 16 threads", 1.0, ours, rows.get(peers[2]), "time")
+    rows = bench.run("bulk", [peers[0], "kvikio:threads=1", "numpy"], *options, "--repeats", 1)
     loops = [row for row in (rows.get("kvikio:threads=1"), rows.get("numpy")) if row]
     fastest = min(loops, key=lambda row: row["seconds"], default=None)
+    ours = rows.get(peers[0])
     table.ratio(f"{name}: of a Python loop over the best peer", 5, ours, fastest, "time")
-    table.ratio(f"{name}: of a plain loop with 16 threads", 1.0, ours, rows.get(peers[1]), "time")
 
 
 def write(bench, table, folder):
@@ -156,10 +168,19 @@ def write(bench, table, folder):
     table.ratio("device -> file in page cache: of a loop of write()", 0.8, ours, plain)
 
 
+def opening(bench, table):
+    """What is made before bytes move; what is lazy is shown apart."""
+    rows = {row["what"]: row["seconds"] for row in bench.made("--opening")}
+    for what, least in (("engine", 10e-3), ("file", 50e-6), ("buffer by its address", 100e-6)):
+        value = rows.get(what)
+        shown = "; ".join(f"{name}: {seconds * 1e6:.1f} us" for name, seconds in rows.items())
+        table.add(f"opening: {what}, seconds", least, value, shown, at_most=True)
+
+
 def fio(file):
     """The best rate of some direct reads by fio, as a row; none where there is no fio."""
     found = None
-    for jobs in (1, 2, 4):
+    for jobs in (1, 2):
         for block in ("1m", "4m"):
             size = os.path.getsize(file) // jobs
             command = ["fio", "--name=cold", f"--filename={file}", "--rw=read", f"--bs={block}"]
@@ -179,7 +200,7 @@ def fio(file):
 
 def cold(bench, table, file):
     """One file that is not in the page cache."""
-    peers = ["ours:check=0", "ours:threads=2,check=0", "ours:threads=8,check=0"]
+    peers = ["ours:check=0", "ours:threads=2,check=0"]
     rows = bench.run("bulk", peers, "--file", file, "--cold", "--repeats", 3, seconds=180)
     table.ratio("cold file: of fio's best direct reads", 0.95, best(rows, "ours"), fio(file))
 
@@ -191,6 +212,7 @@ def main():
     parser.add_argument("--dir", default="/dev/shm", help="a tmpfs, or where the files shall be")
     parser.add_argument("--disk", help="a directory on a disk, for the same again")
     parser.add_argument("--gib", type=int, default=8)
+    parser.add_argument("--disk-gib", type=int, default=4)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
@@ -203,16 +225,18 @@ def main():
             continue
         with tempfile.NamedTemporaryFile(dir=folder) as made:
             block = os.urandom(64 << 20)
-            for _ in range(args.gib << 4):
+            gib = args.gib if folder == args.dir else args.disk_gib
+            for _ in range(gib << 4):
                 made.write(block)
             made.flush()
             os.fsync(made.fileno())
-            name = f"{args.gib} GiB file in {folder} -> device"
+            name = f"{gib} GiB file in {folder} -> device"
             read(bench, table, made.name, name, factor)
             if folder == args.dir:
                 rows_of(bench, table, made.name)
             else:
                 cold(bench, table, made.name)
+    opening(bench, table)
     write(bench, table, args.dir)
     files(bench, table, args.dir)
     print(table.text())

@@ -74,6 +74,25 @@ impl Batch {
         })
     }
 
+    /// Waits as [`Batch::wait`] does, for users who want all or nothing: the bytes of all together.
+    ///
+    /// # Errors
+    /// The first one in order.
+    pub fn wait_whole(&self, limit: Duration) -> Result<Option<u64>, BulkError> {
+        let begin = Instant::now();
+        for transfer in &self.transfers {
+            let left = limit.saturating_sub(begin.elapsed());
+            if transfer.end.wait(left).is_none() {
+                return Ok(None);
+            }
+        }
+        let sum = match &self.spots {
+            Spots::Each(spots) => spots.iter().map(|spot| self.result(*spot)).sum(),
+            Spots::Items(count) => (0..*count).map(|item| self.result(Spot::Item(item))).sum(),
+        };
+        Result::map(sum, Some)
+    }
+
     fn result(&self, spot: Spot) -> Result<u64, BulkError> {
         let whole = |transfer: &Transfer| {
             transfer.end.wait(Duration::ZERO).unwrap_or(Err(BulkError::Closed))

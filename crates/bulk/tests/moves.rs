@@ -103,6 +103,8 @@ fn addresses_futures_batches_and_rows() {
         targets[i].check(i as u64 * 9_999, 100 + i * 41, 1);
     }
     assert_eq!(bulk.counters().copies - copies, 500);
+    let whole = (0..500).map(|i| 100 + i * 41).sum();
+    assert_eq!(batch.wait_whole(MINUTE).unwrap(), Some(whole));
 
     for row_bytes in [100_u64, 4096, 1 << 20] {
         let rows = FILE_BYTES / row_bytes;

@@ -81,7 +81,9 @@ fn interrupted_and_short_calls_change_nothing_and_errors_surface() {
         let targets: Vec<_> = (0..300).map(|_| Guarded::new(Some(&gpu), 0, 4096)).collect();
         let requests = (0..300_u64)
             .map(|i| Request::read(&file, i << 16, targets[usize::try_from(i).unwrap()].place()));
-        let results = bulk.submit_many(requests.collect()).wait(MINUTE).unwrap();
+        let batch = bulk.submit_many(requests.collect());
+        assert_eq!(batch.wait_whole(MINUTE).unwrap_err().errno(), Some(EIO));
+        let results = batch.wait(MINUTE).unwrap();
         for (i, result) in results.into_iter().enumerate() {
             assert_eq!(result.is_err(), i == 9 * 16, "{i}: {result:?}");
             if i != 9 * 16 {

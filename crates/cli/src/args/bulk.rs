@@ -233,6 +233,10 @@ pub struct BulkBenchArgs {
     /// Take the file out of the page cache before each repeat.
     #[arg(long)]
     pub cold: bool,
+    /// Moves nothing in bulk: what it costs to open the GPU, the engine, a file and memory, and what the
+    /// first transfers make.
+    #[arg(long, conflicts_with_all = ["work", "cold"])]
+    pub opening: bool,
     /// Python that runs peers of the script.
     #[arg(long, default_value = "python3")]
     pub python: PathBuf,

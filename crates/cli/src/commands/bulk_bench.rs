@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod opening;
+
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
@@ -48,6 +50,9 @@ type Made = Option<Box<dyn std::any::Any>>;
 /// # Errors
 /// Bad options, no room for files.
 pub fn run(args: &BulkBenchArgs, otherwise: Work) -> Result<ExitCode> {
+    if args.opening {
+        return opening::run(args);
+    }
     let work = args.work.unwrap_or(otherwise);
     let each = args.each.unwrap_or(if work == Work::Files { 16 << 10 } else { 4 << 10 });
     ensure!(each > 0 && each <= 4 << 20, "--each: 1 byte to 4 MiB");

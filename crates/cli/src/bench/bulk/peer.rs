@@ -145,12 +145,7 @@ impl Peer for Ours {
             }
             Work::Files => {
                 let batch = bulk.submit_many(std::mem::take(&mut self.requests));
-                let results = batch.wait(std::time::Duration::MAX).context("it ends")?;
-                let mut moved = 0;
-                for result in results {
-                    moved += result?;
-                }
-                moved
+                batch.wait_whole(std::time::Duration::MAX)?.context("it ends")?
             }
         })
     }
