@@ -52,6 +52,8 @@ pub(crate) struct Seat {
     registration: Option<Keeper>,
     /// How cached pages are found out, by device number, for files that are opened in passing.
     devices: Vec<(u64, Residency)>,
+    /// A folder of a file system in memory: its files are always cached.
+    folder: Vec<u8>,
     /// Copies from the device.
     queue: Option<Box<dyn CopyQueue>>,
     /// Copies to the device.
@@ -100,6 +102,7 @@ impl Seat {
             pinned: 0,
             registration: None,
             devices: Vec::new(),
+            folder: Vec::new(),
             queue: None,
             courier: None,
             ring: RingOps::default(),

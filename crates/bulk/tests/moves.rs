@@ -166,3 +166,36 @@ fn storage_and_link_work_at_the_same_time_within_one_request() {
     println!("{took:.3} s, each alone {alone:.3} s");
     assert!(took < alone * 1.25, "{took:.3} s, each alone {alone:.3} s");
 }
+
+#[test]
+fn many_paths_in_one_folder_in_memory_with_odd_ones_among_them() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let name = |i: u64| folder.path().join(i.to_string());
+    for i in 0..200 {
+        make(&name(i), 4096 + i, i);
+    }
+    // A link to a file on a disk that is not cached, a folder, a pipe, and nothing.
+    make(&disk.path().join("far"), 1 << 20, 77);
+    drop_pages(&disk.path().join("far"), 0, 0);
+    std::os::unix::fs::symlink(disk.path().join("far"), name(200)).unwrap();
+    std::fs::create_dir(name(201)).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, name(202), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (bulk, gpu) = engine(Options { threads: Some(1), ..quiet() });
+    let targets: Vec<_> = (0..204).map(|_| Guarded::new(Some(&gpu), 0, 8192)).collect();
+    let requests = (0..204)
+        .map(|i| Request::read_path(name(i), 0, targets[usize::try_from(i).unwrap()].place()));
+    let results = bulk.submit_many(requests.collect()).wait(MINUTE).unwrap();
+    for (i, result) in (0..).zip(&results[..200]) {
+        assert_eq!(*result.as_ref().unwrap(), 4096 + i);
+        targets[usize::try_from(i).unwrap()].check(0, usize::try_from(4096 + i).unwrap(), i);
+    }
+    assert_eq!(*results[200].as_ref().unwrap(), 8192);
+    targets[200].check(0, 8192, 77);
+    assert_eq!(results[201].as_ref().unwrap_err().errno(), Some(21), "a folder");
+    assert!(matches!(results[202], Err(BulkError::Unsupported { .. })), "{:?}", results[202]);
+    assert!(matches!(results[203], Err(BulkError::Os { .. })), "{:?}", results[203]);
+    // What lies on the disk was seen to be cold.
+    assert_eq!(bulk.counters().cold_bytes, 8192);
+}

@@ -1,7 +1,8 @@
 //! Many small cached reads into one slot: no step of them touches what other threads touch too.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -112,12 +113,17 @@ impl Seat {
                     }
                     From::Path(path) => {
                         let opened = self.open_in_passing(core, path);
-                        let Ok((fd, way)) = opened else { return Quick::NotForMe };
+                        let Ok(Passing { fd, way, looked_at }) = opened else {
+                            return Quick::NotForMe;
+                        };
                         if !cached(way, fd.as_fd()) {
                             return Quick::NotForMe;
                         }
                         let fd = fd.as_fd();
                         let got = move_all(core, Op::Read, fd, *offset, (target, at), piece.bytes);
+                        if !looked_at && got.is_err() {
+                            return Quick::NotForMe;
+                        }
                         let place = || format!("{} at byte {offset}", path.display());
                         quick(got, |e| BulkError::os("reading", place(), e))
                     }
@@ -146,12 +152,19 @@ impl Seat {
     }
 
     /// Opens a file for one read. What is odd about it is said by the careful way.
-    fn open_in_passing(
-        &mut self,
-        core: &Core,
-        path: &Path,
-    ) -> io::Result<(std::os::fd::OwnedFd, Residency)> {
+    ///
+    /// Of files in one folder of a file system in memory, the first is looked at: others are there too,
+    /// unless the name is a link, which is not followed.
+    fn open_in_passing(&mut self, core: &Core, path: &Path) -> io::Result<Passing> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let bytes = path.as_os_str().as_bytes();
+        let folder = &bytes[..bytes.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
+        if !folder.is_empty() && folder == self.folder {
+            let fd = rustix::fs::open(path, flags | OFlags::NOFOLLOW, Mode::empty());
+            if let Ok(fd) = fd {
+                return Ok(Passing { fd, way: Residency::AlwaysCached, looked_at: false });
+            }
+        }
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
         let stat = rustix::fs::fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -166,8 +179,22 @@ impl Seat {
                 way
             }
         };
-        Ok((fd, way))
+        let link = || std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+        if way == Residency::AlwaysCached && !folder.is_empty() && folder != self.folder && !link()
+        {
+            self.folder.clear();
+            self.folder.extend_from_slice(folder);
+        }
+        Ok(Passing { fd, way, looked_at: true })
     }
+}
+
+/// A file that was opened for one read.
+struct Passing {
+    fd: OwnedFd,
+    way: Residency,
+    /// Whether it is known to be a regular file.
+    looked_at: bool,
 }
 
 fn quick(got: io::Result<usize>, failed: impl FnOnce(&io::Error) -> BulkError) -> Quick {

@@ -42,9 +42,8 @@ pub fn run(args: &BulkBenchArgs) -> Result<ExitCode> {
 
     let gpu = once(&mut all, "GPU: driver and context", || open_gpu(false, &args.limits))?;
     let gpu = gpu.context("a GPU, or the simulated one")?;
-    let memory = once(&mut all, "device memory of 4 MiB", || {
-        Memory::allocate(Some(&gpu), FILE_BYTES)
-    })?;
+    let memory =
+        once(&mut all, "device memory of 4 MiB", || Memory::allocate(Some(&gpu), FILE_BYTES))?;
     let options = || Options { gpu: Some(gpu.clone()), ..Options::default() };
     let bulk = once(&mut all, "engine", || Ok(Bulk::open(options())?))?;
     let open = || Ok(bulk.open_file(made.path(), Access::Read)?);
@@ -72,11 +71,7 @@ pub fn run(args: &BulkBenchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn once<T>(
-    all: &mut Vec<Made>,
-    what: &'static str,
-    run: impl FnOnce() -> Result<T>,
-) -> Result<T> {
+fn once<T>(all: &mut Vec<Made>, what: &'static str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     let begin = Instant::now();
     let result = run()?;
     let seconds = begin.elapsed().as_secs_f64();
