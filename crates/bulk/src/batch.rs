@@ -101,6 +101,9 @@ impl Batch {
             Spot::Transfer(at) => whole(&self.transfers[at]),
             Spot::Item(item) => {
                 let gathered = &self.transfers[0];
+                if let Some(error) = gathered.end.forked() {
+                    return Err(error);
+                }
                 let outcome = match gathered.job.as_ref().map(|job| &job.what) {
                     Some(What::Items { outcomes, .. }) => outcomes.get(item),
                     _ => None,

@@ -12,7 +12,7 @@ use crate::job::{Job, Outcomes, RowMap, Source, What, chunks_of};
 use crate::knees::{Knees, PAGE_BYTES};
 use crate::place::{Kind, Place};
 use crate::plan::{self, Plan};
-use crate::request::{From, Options, POOL_BYTES_MAX, Request, check_range};
+use crate::request::{From, Options, Request, check_range};
 use crate::route::{Cause, Op, Route};
 use crate::runs::{self, Rules, Way};
 use crate::seat::route_of;
@@ -51,19 +51,14 @@ impl Bulk {
     /// Opens the engine. Nothing is allocated, and no thread started, before it is needed.
     ///
     /// # Errors
-    /// [`BulkError::Misuse`] for a pool that is larger than may be.
+    /// [`BulkError::Misuse`] for a pool, threads or knees that cannot be.
     pub fn open(options: Options) -> Result<Self, BulkError> {
+        options.check()?;
         let Options { gpu, threads, pool_bytes, require, cache, interference, .. } = options;
-        if pool_bytes > POOL_BYTES_MAX {
-            let why =
-                format!("a pool of {pool_bytes} bytes: at most {POOL_BYTES_MAX} are possible");
-            return Err(BulkError::Misuse(why));
-        }
         let counters = counters::Shared::new(options.log);
         let stored = || options.stored.and_then(|(store, key)| look_up(&store, &key, &counters));
         let mut knees = options.knees.or_else(stored).unwrap_or_default().admissible();
         if let Some(threads) = threads {
-            let threads = threads.clamp(1, 256);
             knees.threads_cached = threads;
             knees.threads_direct = threads;
             knees.threads_write = threads;

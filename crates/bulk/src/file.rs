@@ -9,6 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use storage::{Alignment, Residency};
 
 use crate::error::BulkError;
+use crate::knees::PAGE_BYTES;
 use crate::route::Op;
 
 /// What a file is opened for.
@@ -57,6 +58,17 @@ fn os(operation: &'static str, path: &Path, error: rustix::io::Errno) -> BulkErr
     BulkError::os(operation, path.display().to_string(), &io::Error::from(error))
 }
 
+/// The alignment by which direct I/O is done here; `None` where it wants whole blocks that are longer than
+/// a page, or memory that is aligned beyond one: slots and chunks are made for pages.
+fn usable(alignment: Alignment) -> Option<Alignment> {
+    let fits = |bytes: u64| bytes.is_power_of_two() && bytes <= PAGE_BYTES;
+    if !fits(alignment.offset_bytes) || !fits(alignment.memory_bytes) {
+        return None;
+    }
+    // A page belongs to one way only, so that the two never write the same one.
+    Some(Alignment { offset_bytes: PAGE_BYTES, ..alignment })
+}
+
 impl Inner {
     /// Opens a file. `residency` knows how cached pages are found out on a device number.
     pub fn open(
@@ -101,9 +113,7 @@ impl Inner {
                 return None;
             }
             let (fd, alignment) = storage::open_direct(&self.buffered, self.flags)?;
-            // A page belongs to one way only, so that the two never write the same one.
-            let offset_bytes = alignment.offset_bytes.max(4096);
-            Some((Arc::new(fd), Alignment { offset_bytes, ..alignment }))
+            Some((Arc::new(fd), usable(alignment)?))
         });
         opened.as_ref()
     }
@@ -187,7 +197,7 @@ impl File {
                 alignment.memory_bytes
             ),
             None => format!(
-                "{}: cached pages {cached}; no direct I/O on its file system",
+                "{}: cached pages {cached}; no direct I/O on its file system, or none by pages",
                 self.0.name()
             ),
         }
@@ -197,5 +207,24 @@ impl File {
 impl std::fmt::Debug for File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "File({}, {:?})", self.0.name(), self.0.access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direct_io_by_more_than_pages_is_none() {
+        let usable = |offset_bytes, memory_bytes| {
+            usable(Alignment { offset_bytes, memory_bytes })
+                .map(|a| (a.offset_bytes, a.memory_bytes))
+        };
+        assert_eq!(usable(512, 4), Some((4096, 4)));
+        assert_eq!(usable(4096, 4096), Some((4096, 4096)));
+        for (offset, memory) in [(8192, 512), (65536, 4), (512, 8192), (0, 4), (3000, 4), (512, 0)]
+        {
+            assert_eq!(usable(offset, memory), None, "{offset} {memory}");
+        }
     }
 }

@@ -14,6 +14,11 @@ const CHUNKS_A_THREAD: u64 = 4;
 /// Shorter chunks cost more than they spread.
 const CHUNK_BYTES_MIN: u64 = 256 << 10;
 
+/// Fewest and most bytes of a slot.
+pub(crate) const SLOT_BYTES: (u64, u64) = (64 << 10, 64 << 20);
+/// Fewest and most slots of a thread.
+pub(crate) const SLOTS: (u64, u64) = (2, 64);
+
 /// The planner's numbers. The default is a guess for a machine that was never measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,7 +79,7 @@ impl Knees {
             threads_direct: self.threads_direct.clamp(1, 256),
             threads_write: self.threads_write.clamp(1, 256),
             threads_rows: self.threads_rows.clamp(1, 256),
-            slot_bytes: self.slot_bytes.clamp(64 << 10, 64 << 20).next_power_of_two(),
+            slot_bytes: self.slot_bytes.clamp(SLOT_BYTES.0, SLOT_BYTES.1).next_power_of_two(),
             slots: self.slots.clamp(2, 64),
             ..self
         }
@@ -107,7 +112,7 @@ impl Knees {
                 knees.slots -= 1;
             } else if knees.slot_bytes > 256 << 10 {
                 knees.slot_bytes /= 2;
-            } else if knees.inline_bytes_max > 4 * PAGE_BYTES {
+            } else if knees.inline_bytes_max > PAGE_BYTES {
                 knees.inline_bytes_max = (knees.inline_bytes_max / 2).min(knees.slot_bytes / 2);
             } else if threads > 1 {
                 threads -= 1;
@@ -134,7 +139,7 @@ mod tests {
         assert!(same == knees && threads == 8 && !shrunk);
         let (fewer, threads, shrunk) = knees.within((16 << 20) + callers, 8);
         assert!(fewer.slots == 2 && fewer.slot_bytes == 1 << 20 && threads == 8 && shrunk);
-        for pool in [8_u64 << 20, 4 << 20, 2 << 20] {
+        for pool in [8_u64 << 20, 4 << 20, 2 << 20, crate::POOL_BYTES_MIN] {
             let (less, threads, _) = knees.within(pool, 8);
             let used = less.slot_bytes * less.slots as u64 * threads as u64;
             assert!(used + 32 * less.inline_slot_bytes() <= pool, "{less:?} {threads}");

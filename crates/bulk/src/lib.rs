@@ -64,7 +64,7 @@ pub use knees::Knees;
 pub use log::Log;
 pub use place::Place;
 pub use plan::{Part, Plan};
-pub use request::{Options, POOL_BYTES_MAX, Request};
+pub use request::{Options, POOL_BYTES_MAX, POOL_BYTES_MIN, Request, THREADS_MAX};
 pub use route::{Cause, Op, Route};
 pub use save::{Part as SavePart, end_of_links, save_atomically, save_atomically_unless};
 pub use store::Store;

@@ -8,7 +8,7 @@ use gpu::Gpu;
 use crate::error::BulkError;
 use crate::file::{CachePolicy, File};
 use crate::interference::Interference;
-use crate::knees::Knees;
+use crate::knees::{Knees, SLOT_BYTES, SLOTS};
 use crate::log::Log;
 use crate::place::Place;
 use crate::route::{Op, Route};
@@ -16,6 +16,11 @@ use crate::store::Store;
 
 /// Most bytes of pinned memory that may be asked for.
 pub const POOL_BYTES_MAX: u64 = 512 << 20;
+/// Fewest bytes of pinned memory that may be asked for: what one thread and those that wait need.
+pub const POOL_BYTES_MIN: u64 = 1 << 20;
+/// Most threads that may be asked for.
+pub const THREADS_MAX: usize = 256;
+
 /// How the engine is opened.
 #[derive(Clone)]
 pub struct Options {
@@ -52,6 +57,27 @@ impl Default for Options {
             log: Log::default(),
             interference: None,
         }
+    }
+}
+
+impl Options {
+    /// Whether the numbers can be.
+    pub(crate) fn check(&self) -> Result<(), BulkError> {
+        let inside = |what: &str, is: u64, (least, most): (u64, u64)| {
+            let why = || format!("{what}: {is} is not between {least} and {most}");
+            if (least..=most).contains(&is) { Ok(()) } else { Err(BulkError::Misuse(why())) }
+        };
+        inside("bytes of the pool", self.pool_bytes, (POOL_BYTES_MIN, POOL_BYTES_MAX))?;
+        let threads = (1, THREADS_MAX as u64);
+        if let Some(wanted) = self.threads {
+            inside("threads", wanted as u64, threads)?;
+        }
+        let Some(knees) = &self.knees else { return Ok(()) };
+        inside("threads that read from the page cache", knees.threads_cached as u64, threads)?;
+        inside("threads that read around it", knees.threads_direct as u64, threads)?;
+        inside("threads that write", knees.threads_write as u64, threads)?;
+        inside("bytes of a slot", knees.slot_bytes, SLOT_BYTES)?;
+        inside("slots of a thread", knees.slots as u64, SLOTS)
     }
 }
 

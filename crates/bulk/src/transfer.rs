@@ -6,14 +6,27 @@ use std::time::{Duration, Instant};
 use crate::error::BulkError;
 use crate::job::Job;
 
-/// Set once; waited for by anybody.
-#[derive(Default)]
+/// Set once; waited for by anybody in the process that made it.
 pub(crate) struct End {
     state: Mutex<Option<Result<u64, BulkError>>>,
     changed: Condvar,
+    process: u32,
+}
+
+impl Default for End {
+    fn default() -> Self {
+        let process = std::process::id();
+        Self { state: Mutex::default(), changed: Condvar::new(), process }
+    }
 }
 
 impl End {
+    /// In a forked child nobody will set it, and the lock may have been held when the process was forked.
+    pub fn forked(&self) -> Option<BulkError> {
+        let parent = self.process;
+        (std::process::id() != parent).then_some(BulkError::Forked { parent })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Result<u64, BulkError>>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -24,10 +37,13 @@ impl End {
     }
 
     pub fn is_set(&self) -> bool {
-        self.lock().is_some()
+        self.forked().is_some() || self.lock().is_some()
     }
 
     pub fn wait(&self, limit: Duration) -> Option<Result<u64, BulkError>> {
+        if let Some(error) = self.forked() {
+            return Some(Err(error));
+        }
         let begin = Instant::now();
         let mut state = self.lock();
         loop {
@@ -60,7 +76,8 @@ impl Transfer {
     /// fewer bytes than asked for only where the file ended.
     ///
     /// # Errors
-    /// Why it failed or was refused. Its memory is its owner's again.
+    /// Why it failed or was refused. Its memory is its owner's again. [`BulkError::Forked`] in a child of the
+    /// process that asked for it, where it never ends.
     pub fn wait(&self, limit: Duration) -> Result<Option<u64>, BulkError> {
         self.end.wait(limit).transpose()
     }
@@ -73,7 +90,7 @@ impl Transfer {
     /// Asks for its end. It has not ended before [`Transfer::wait`] says so; if bytes were still to be
     /// moved, by [`BulkError::Cancelled`].
     pub fn cancel(&self) {
-        if let Some(job) = &self.job {
+        if let Some(job) = self.job.as_ref().filter(|_| self.end.forked().is_none()) {
             job.cancel();
         }
     }

@@ -131,6 +131,36 @@ fn a_moved_knee_moves_the_switch() {
 }
 
 #[test]
+fn numbers_that_cannot_be_are_refused_with_what_can() {
+    let knees = |change: fn(&mut Knees)| {
+        let mut knees = Knees::default();
+        change(&mut knees);
+        Options { knees: Some(knees), ..quiet() }
+    };
+    for (options, word) in [
+        (Options { pool_bytes: 0, ..quiet() }, "1048576"),
+        (Options { pool_bytes: (512 << 20) + 1, ..quiet() }, "536870912"),
+        (Options { threads: Some(0), ..quiet() }, "256"),
+        (Options { threads: Some(1 << 40), ..quiet() }, "256"),
+        (knees(|k| k.threads_direct = 0), "256"),
+        (knees(|k| k.slot_bytes = 0), "65536"),
+        (knees(|k| k.slot_bytes = u64::MAX), "67108864"),
+        (knees(|k| k.slots = 1), "64"),
+    ] {
+        let error = Bulk::open(options).unwrap_err();
+        assert!(matches!(&error, BulkError::Misuse(why) if why.contains(word)), "{error}");
+    }
+    let least = Options { pool_bytes: bulk::POOL_BYTES_MIN, threads: Some(1), ..quiet() };
+    let (bulk, gpu) = engine(least);
+    let folder = disk();
+    make(&folder.path().join("data"), 1 << 20, 1);
+    let memory = Guarded::new(Some(&gpu), 0, 1 << 20);
+    let file = bulk.open_file(&folder.path().join("data"), Access::Read).unwrap();
+    assert_eq!(bulk.read(&file, 0, memory.place()).unwrap(), 1 << 20);
+    assert!(bulk.counters().pinned_bytes_max <= bulk::POOL_BYTES_MIN);
+}
+
+#[test]
 fn a_required_route_is_taken_or_nothing_is_moved() {
     let folder = disk();
     let path = folder.path().join("data");

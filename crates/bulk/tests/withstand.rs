@@ -117,6 +117,80 @@ fn interrupted_and_short_calls_change_nothing_and_errors_surface() {
     }
 }
 
+/// A file system in memory that is gone with this.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    /// One of so many bytes; `None` where this process may not mount.
+    fn mount(bytes: u64) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let size = format!("size={bytes}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path());
+        let mounted = mount.status().is_ok_and(|status| status.success());
+        mounted.then_some(Self(folder))
+    }
+}
+
+impl Small {
+    /// A file that is gone is closed by whoever wrote last, a moment after the end of the transfer.
+    fn wait_until_empty(&self) {
+        let used = || {
+            let stat = rustix::fs::statvfs(self.0.path()).unwrap();
+            stat.f_blocks - stat.f_bfree
+        };
+        for _ in 0..500 {
+            if used() == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{} blocks stay in use", used());
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _left = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_file_system_is_told_of_and_leaves_the_old_file() {
+    let Some(small) = Small::mount(8 << 20) else {
+        println!("no file system can be mounted here");
+        return;
+    };
+    let path = small.0.path().join("data");
+    let (bulk, gpu) = engine(quiet());
+    let source = Guarded::new(Some(&gpu), 0, 12 << 20);
+    source.fill(0, 2);
+    let file = bulk.open_file(&path, Access::Write { create: true, truncate: true }).unwrap();
+    let error = bulk.write(&file, 0, source.place()).unwrap_err();
+    assert_eq!(error.errno(), Some(ENOSPC));
+    assert!(error.to_string().contains("data at byte"), "{error}");
+    drop(file);
+    std::fs::remove_file(&path).unwrap();
+    small.wait_until_empty();
+
+    make(&path, 1 << 20, 1);
+    let parts = vec![SavePart { offset: 0, place: source.place() }];
+    let error = save_atomically(&bulk, &path, 12 << 20, parts).unwrap_err();
+    assert_eq!(error.errno(), Some(ENOSPC));
+    check_file(&path, 0, 1 << 20, 1);
+    assert_eq!(std::fs::read_dir(small.0.path()).unwrap().count(), 1);
+    // With the room that there is, all is well.
+    let place = source.place().part(0, 4 << 20).unwrap();
+    let parts = vec![SavePart { offset: 0, place }];
+    // As above, the failed save's file.
+    let saved = (0..200).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        save_atomically(&bulk, &path, 4 << 20, parts.clone()).ok()
+    });
+    assert_eq!(saved, Some(4 << 20));
+    check_file(&path, 0, 4 << 20, 2);
+}
+
 /// Holds all reads back until it is told to let go.
 #[derive(Default)]
 struct Hold(Mutex<bool>, Condvar);
