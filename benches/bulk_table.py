@@ -220,6 +220,17 @@ def main():
     parser.add_argument("--out", default="bulk.json")
     args = parser.parse_args()
     bench, table = Bench(args), Table()
+
+    def keep():
+        """Writes what there is so far: a run that is ended early leaves it."""
+        result = {"table": table.rows, "rows": bench.rows, "errors": bench.errors}
+        pathlib.Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+        sys.stdout.flush()
+
+    opening(bench, table)
+    write(bench, table, args.dir)
+    files(bench, table, args.dir)
+    keep()
     for folder, factor in ((args.dir, 1.1), (args.disk, 1.05)):
         if not folder:
             continue
@@ -236,14 +247,11 @@ def main():
                 rows_of(bench, table, made.name)
             else:
                 cold(bench, table, made.name)
-    opening(bench, table)
-    write(bench, table, args.dir)
-    files(bench, table, args.dir)
+            keep()
     print(table.text())
     for error in sorted(set(bench.errors)):
         print(error, file=sys.stderr)
-    result = {"table": table.rows, "rows": bench.rows, "errors": bench.errors}
-    pathlib.Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+    keep()
     return 0 if all(row["verdict"] != "FAIL" for row in table.rows) else 3
 
 

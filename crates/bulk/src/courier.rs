@@ -133,15 +133,15 @@ impl Courier {
         }
     }
 
-    /// Carries out a first batch. What the driver makes for it, it may make only while no stream waits.
+    /// Carries out a first batch, within pinned memory. What the driver makes for it, it may make only
+    /// while no stream waits.
     pub fn warm(&self, gpu: &dyn Gpu) {
         const BYTES: usize = 4096;
-        let memory = (gpu.allocate_host(2 * BYTES as u64), gpu.allocate_device(2 * BYTES as u64));
-        let (Ok(host), Ok(device)) = memory else { return };
+        let Ok(host) = gpu.allocate_host(4 * BYTES as u64) else { return };
         let span = |at: usize| Span {
             host: &host,
             host_offset: at,
-            device: device.address + at as u64,
+            device: host.address() + (2 * BYTES + at) as u64,
             bytes: BYTES,
         };
         for queue in &mut lock(&self.wheel).queues {
