@@ -206,6 +206,8 @@ fn a_signal_ends_what_takes_long_and_leaves_nothing() {
         "bench bulk --gpu simulated --size 32M --repeats 100000 --with ours --with plain:threads=2",
         "bench bulk --gpu simulated --work files --count 1000000 --each 1 --repeats 2",
         "bench rows --gpu simulated --size 32M --count 100 --repeats 1000000",
+        "bench window --gpu simulated --duration 500ms",
+        "selftest --gpu simulated every_planned_io_is_done_once_and_checked --repeat 100000 --json",
     ];
     for (line, signal) in lines.into_iter().zip([Signal::TERM, Signal::INT].into_iter().cycle()) {
         let sandbox = Sandbox::new();

@@ -287,7 +287,8 @@ impl Beside<'_> {
         };
         self.nominal = Some(nominal);
         let mut times = Times::default();
-        for _ in 0..self.args.repeats {
+        for repeat in 0..self.args.repeats {
+            ensure!(!interrupt::asked(), "{repeat} of {} repeats were made", self.args.repeats);
             times.alone.push(compute.alone()?.seconds);
             let blocks = u64::from(self.runner.describe().sms);
             let (computed, _) = self.both(&mut compute, true, blocks)?;

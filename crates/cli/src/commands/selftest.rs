@@ -13,6 +13,7 @@ use serde_json::json;
 use zerocopy::IntoBytes;
 
 use crate::commands::NOT_CLEAN;
+use crate::interrupt;
 use crate::printer::{print, tell};
 use crate::units::{parse_duration, thousands};
 
@@ -51,7 +52,14 @@ pub struct SelftestArgs {
 /// No such case, no such GPU.
 pub fn run(args: &SelftestArgs) -> Result<ExitCode> {
     if args.list {
-        CASES.iter().try_for_each(|case| print(case.name))?;
+        let line = |case: &Case| {
+            if args.json {
+                json!({"selftest": case.name}).to_string()
+            } else {
+                case.name.to_owned()
+            }
+        };
+        CASES.iter().try_for_each(|case| print(&line(case)))?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.bad_store {
@@ -110,6 +118,10 @@ fn run_cases(args: &SelftestArgs, gpu: &Arc<dyn Gpu>) -> Result<ExitCode> {
             // Anything gentler waits for the kernel.
             std::process::abort();
         }
+        if interrupt::asked() {
+            tell!("interrupted: {} of {} cases", done + 1, cases.len());
+            return Ok(ExitCode::from(interrupt::INTERRUPTED));
+        }
     }
     if !args.json {
         print(&format!("{} passed, {failed} failed on {name}", cases.len() - failed))?;
@@ -124,7 +136,8 @@ fn repeated(args: &SelftestArgs, case: &Case, gpu: &Arc<dyn Gpu>) -> (End, u32) 
     loop {
         let end = selftest::run(case, gpu);
         runs += 1;
-        let over = args.within.is_some_and(|within| start.elapsed() >= within);
+        let late = args.within.is_some_and(|within| start.elapsed() >= within);
+        let over = late || interrupt::asked();
         if end != End::Passed || over || runs >= args.repeat {
             return (end, runs);
         }

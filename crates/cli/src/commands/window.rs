@@ -23,6 +23,7 @@ use zerocopy::IntoBytes;
 
 use crate::args::WindowArgs;
 use crate::bench::paths;
+use crate::interrupt;
 use crate::printer::print;
 
 /// Bytes of a block.
@@ -88,7 +89,11 @@ pub struct Ceiling {
 /// No memory, a GPU that refuses.
 pub fn run(args: &WindowArgs) -> Result<ExitCode> {
     let gpu = paths::open_gpu(&args.limits)?;
-    measure(&*gpu, args, &mut |ceiling| ceiling.show(args.json))?;
+    measure(&*gpu, args, &mut |ceiling| {
+        ceiling.show(args.json)?;
+        ensure!(!interrupt::asked(), "what comes after {} was not measured", ceiling.what);
+        Ok(())
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
