@@ -70,6 +70,22 @@ fn a_c_program_is_told_what_it_does_wrong() {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// Nothing is read that was not set, nor outside of what was allocated; and who looks for faults of their own
+/// program that way can. Where the kernel's own auxiliary vector was asked, that ended every program.
+#[test]
+fn a_c_program_runs_clean_under_valgrind() {
+    let bench = Bench::new();
+    let program = bench.compile("tests/c_api/misuse.c", &["-std=c99", "-pedantic", "-g"]);
+    let mut command = Command::new("valgrind");
+    command.args(["-q", "--error-exitcode=9"]).arg(&program).current_dir(bench.path());
+    let Ok(output) = command.output() else {
+        println!("SKIPPED a_c_program_runs_clean_under_valgrind: no valgrind");
+        return;
+    };
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0 wrong\n", "{output:?}");
+    assert!(output.status.success(), "{output:?}");
+}
+
 /// Where a child joined a thread of its parent's, it waited for ever.
 #[test]
 fn a_forked_child_is_refused_and_harms_nothing() {
