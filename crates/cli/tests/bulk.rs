@@ -67,6 +67,35 @@ fn a_route_that_is_required_and_cannot_be_had_is_refused() {
 }
 
 #[test]
+fn numbers_of_the_engine_that_cannot_be_are_refused() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path().join("data"), vec![1; 10_000]).unwrap();
+    for (options, word) in [
+        ("--slot 1", "64 KiB"),
+        ("--slot 1G", "64 MiB"),
+        ("--slots 1", "64"),
+        ("--threads 300", "256"),
+    ] {
+        let line = format!("load data --gpu simulated {options}");
+        let output = sandbox.run(&line);
+        common::assert_refused(&line, &output, &[word]);
+    }
+}
+
+#[test]
+fn what_opening_costs_is_told_thing_by_thing() {
+    let sandbox = Sandbox::new();
+    let rows = json(&sandbox.run("bench bulk --opening --gpu simulated --dir . --json"));
+    let whats: Vec<_> = rows.iter().map(|row| row["what"].as_str().unwrap()).collect();
+    for what in ["engine", "file", "buffer by its address"] {
+        let row = &rows[whats.iter().position(|found| *found == what).unwrap()];
+        let seconds = row["seconds"].as_f64().unwrap();
+        assert!(seconds > 0.0 && seconds < 1.0, "{row}");
+    }
+    assert!(sandbox.listing().is_empty(), "{:?}", sandbox.listing());
+}
+
+#[test]
 fn knees_are_measured_stored_and_found() {
     let sandbox = Sandbox::new();
     sandbox.write("data", &pattern_file(BYTES, 1));
