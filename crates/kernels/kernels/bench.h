@@ -10,10 +10,12 @@
 /// A link is made from its arguments and has: `Args`, `Handle`, `Totals`; `attach()`, whether it can
 /// be used; `submit(lanes, warp, slot, io, opcode, offset)`; `wait_until(lanes, handle, timeout_ns)`
 /// for the lanes named, together; `together()`, whether lanes whose I/Os have ended gain by waiting
-/// together (their payload is then theirs to copy); `ENDS_BY_WORD`, whether a word tells that a wait
-/// seems worth while, with `word_of(handle)`, `word_wanted(handle)` and `WORD_MASK`;
-/// `forget(handle, timeout_ns)`, whether a handle that is still pending is given up;
-/// `count(handle)` and `add_counts()` for what it counts itself.
+/// together (their payload is then theirs to copy); `seems_ended(handle)`, whether a wait seems worth
+/// while; `forget(handle, timeout_ns)`, whether a handle that is still pending is given up;
+/// `count(handle)` and `add_counts()` for what it counts itself. One that is `ROOMY` has registers to
+/// spare: its lanes load several words together (`word_of(handle)`, `word_wanted(handle)`, `WORD_MASK`)
+/// and take several I/Os between two looks. The kernels of the others are limited to so few registers
+/// that this would cost them more than it brings.
 #pragma once
 
 #include <sidecore/agent.h>
@@ -133,27 +135,31 @@ SC_DEVICE void work_in_step(const typename Link::Args& args, Link& link, u32 war
   }
 }
 
-/// Which of a lane's I/Os in flight seem to have ended. Where words tell, several are loaded before any is
-/// looked at, so that the loads are under way together.
+/// Which of a lane's I/Os in flight seem to have ended.
 template <class Link>
 SC_DEVICE u64 glance(const typename Link::Args& args, const Link& link,
                      const Flight<Link>* flights, u64 busy, u32 batch) {
   u64 ended = 0;
-  for (u32 first = 0; first < batch; first += GLANCE) {
-    u64 words[GLANCE] = {};
-    if (Link::ENDS_BY_WORD) {
+  if constexpr (Link::ROOMY) {
+    // Several words are loaded before any is looked at, so that the loads are under way together.
+    for (u32 first = 0; first < batch; first += GLANCE) {
+      u64 words[GLANCE] = {};
       for (u32 n = 0; n < GLANCE; ++n) {
         // Who has nothing there loads a word that means nothing: a load is quicker than a branch.
         const bool one = (busy >> (first + n) & 1) != 0;
         const u64* const nothing = reinterpret_cast<const u64*>(args.totals);
         words[n] = arch::load_relaxed(one ? link.word_of(flights[first + n].handle) : nothing);
       }
+      for (u32 n = 0; n < GLANCE; ++n) {
+        if ((busy >> (first + n) & 1) == 0) continue;
+        const u64 wanted = link.word_wanted(flights[first + n].handle);
+        ended |= static_cast<u64>((words[n] & Link::WORD_MASK) == wanted) << (first + n);
+      }
     }
-    for (u32 n = 0; n < GLANCE; ++n) {
-      if ((busy >> (first + n) & 1) == 0) continue;
-      const bool one = !Link::ENDS_BY_WORD ||
-                       (words[n] & Link::WORD_MASK) == link.word_wanted(flights[first + n].handle);
-      ended |= static_cast<u64>(one) << (first + n);
+  } else {
+    for (u32 slot = 0; slot < batch; ++slot) {
+      if ((busy >> slot & 1) == 0) continue;
+      if (link.seems_ended(flights[slot].handle)) ended |= 1ull << slot;
     }
   }
   return ended;
@@ -180,7 +186,7 @@ SC_DEVICE void work_apart(const typename Link::Args& args, Link& link, u32 warp,
       if (!looks) continue;
       if (finish(args, link, lanes, flights[slot], 0)) busy &= ~(1ull << slot);
     }
-    for (u32 round = 0; round < STARTS; ++round) {
+    for (u32 round = 0; round < (Link::ROOMY ? STARTS : 1); ++round) {
       const bool wants = more && busy != all;
       const u32 takers = arch::ballot(mask, wants);
       if (takers == 0) break;

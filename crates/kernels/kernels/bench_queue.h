@@ -5,21 +5,7 @@
 
 #include "bench.h"
 
-namespace sidecore {
-class Bam;
-}
-
 namespace bench {
-
-/// Whether a word that somebody stores tells a lane of an end; `bam` has to look at its completion queue.
-template <class Queue>
-struct EndsByWord {
-  static constexpr bool value = true;
-};
-template <>
-struct EndsByWord<sidecore::Bam> {
-  static constexpr bool value = false;
-};
 
 /// A queue pair: the block's.
 template <class Queue>
@@ -55,12 +41,13 @@ struct QueueLink {
     return queue.wait_until(handle, timeout_ns);
   }
 
-  static constexpr bool ENDS_BY_WORD = EndsByWord<Queue>::value;
+  static constexpr bool ROOMY = false;
   static constexpr u64 WORD_MASK = Queue::WORD_MASK;
   SC_DEVICE const u64* word_of(const Handle& handle) const { return queue.word_of(handle); }
   SC_DEVICE u64 word_wanted(const Handle& handle) const { return queue.word_wanted(handle); }
 
   SC_DEVICE bool together() const { return false; }
+  SC_DEVICE bool seems_ended(const Handle& handle) const { return queue.seems_ended(handle); }
   /// Whether the host does not react any more: then nobody waits for the I/O, which stays PENDING.
   SC_DEVICE bool forget(const Handle& handle, u64 timeout_ns) {
     if (timeout_ns != FOREVER && !handle.hopeless) return false;

@@ -49,7 +49,7 @@ struct RingLink {
     ended += 1;
     polls += handle.polls;
   }
-  static constexpr bool ENDS_BY_WORD = true;
+  static constexpr bool ROOMY = true;
   static constexpr u64 WORD_MASK = Ring::WORD_MASK;
   SC_DEVICE const u64* word_of(const Handle& handle) const { return ring.word_of(handle); }
   SC_DEVICE u64 word_wanted(const Handle& handle) const { return ring.word_wanted(handle); }

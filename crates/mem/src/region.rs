@@ -133,6 +133,15 @@ impl Region {
         Ok(Self { base, len: bytes, kind: MemoryKind::Host, owner })
     }
 
+    /// Enters all pages into this process's tables now, those of a file as they are in the page cache, rather
+    /// than at their first use. Where the system cannot, they come as they are used.
+    pub fn populate(&self) {
+        let first = self.as_ptr().map_addr(|address| address & !4095);
+        let bytes = self.len + (self.as_ptr().addr() - first.addr());
+        // SAFETY: pages are mapped as wholes, as long as `self`; what they hold does not change.
+        let _as_used = unsafe { madvise(first.cast(), bytes, Advice::LinuxPopulateRead) };
+    }
+
     /// Keeps its pages out of children that are forked later: a device that works with pinned pages must
     /// never be left with the child's copy of them. Whole pages of a mapping of its own only; elsewhere,
     /// and where the system refuses, nothing changes.
@@ -448,6 +457,12 @@ impl Region {
     /// Asks the caches for bytes that will be read soon, which may be none of the region's.
     pub fn ask_for(&self, offset: usize, bytes: usize) {
         streaming::ask_for(self.hint(offset), bytes);
+    }
+
+    /// As [`Region::ask_for`], one line.
+    #[inline]
+    pub fn ask_for_line(&self, offset: usize) {
+        streaming::ask_for_line(self.hint(offset));
     }
 
     /// An address to ask the caches for, which may be none of the region's.

@@ -49,7 +49,7 @@ pub fn ask_for(from: *const u8, bytes: usize) {
 
 /// Asks the second-level cache for one line, which may be at any address.
 #[inline(always)]
-fn ask_for_line(line: *const u8) {
+pub fn ask_for_line(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};

@@ -1,7 +1,7 @@
 //! Storage in memory: the bytes of a `mem::Region`.
 //!
-//! Every request is carried out by a copy on the submitting thread, as it is submitted or (long writes) by
-//! the next `poll`, which returns its completion.
+//! Every request is carried out by a copy on the submitting thread, as it is submitted or (what goes past
+//! the caches) by the next `poll`, which returns its completion.
 //! Cheap enough that what is measured over it is the layer above. Queues on one storage share the
 //! bytes without locks, as the queues of a drive do: who reads what another writes at the same
 //! moment sees old or new bytes.
@@ -17,8 +17,8 @@ use crate::queue::{
     StorageError, StorageQueue,
 };
 
-/// Writes of so many bytes go past the caches: at random over a large memory, what is written is read
-/// late, and reading each line before it is overwritten costs half as much again.
+/// Writes of so many bytes go past the caches, as reads into windows do: at random over a large memory, what
+/// is written is read late, and reading each line before it is overwritten costs half as much again.
 const STREAM_BYTES_MIN: usize = 4096;
 /// Largest request: what a drive with 4 KiB pages and one PRP list page could take, 2 MiB.
 const TRANSFER_BYTES_MAX: u32 = 2 << 20;
@@ -125,6 +125,11 @@ impl Storage for MemoryStorage {
     }
 }
 
+/// The place of an admitted request's first byte.
+fn at(offset: u64) -> usize {
+    usize::try_from(offset).expect("admitted")
+}
+
 const NOTHING: Completion = Completion { token: 0, status: Status::SUCCESS, bytes: 0, errno: 0 };
 
 struct MemoryQueue {
@@ -133,8 +138,8 @@ struct MemoryQueue {
     /// What the next poll returns, and behind that room up to the depth.
     ended: Box<[Completion]>,
     ended_count: usize,
-    /// A long write that is carried out when the next one is known, which is asked for meanwhile, or by
-    /// the next poll.
+    /// A long copy past the caches that is carried out when the next one is known, which is asked for
+    /// meanwhile, or by the next poll.
     held: Option<Request>,
     reaching: bool,
     counters: Counters,
@@ -145,7 +150,12 @@ impl MemoryQueue {
     #[inline(never)]
     fn transfer(&mut self, request: &Lent<'_>) -> Result<(), Rejected> {
         let bytes = admit(&self.geometry, request).map_err(Rejected::Invalid)?;
-        if request.op == Op::Write && bytes as usize >= STREAM_BYTES_MIN {
+        let past_caches = match request.op {
+            Op::Read => request.memory.kind() == MemoryKind::Window,
+            Op::Write => true,
+            Op::Flush | Op::WriteZeroes => false,
+        };
+        if past_caches && bytes as usize >= STREAM_BYTES_MIN {
             self.hold(request, bytes);
         } else if bytes > 0 {
             self.carry_out_held();
@@ -156,41 +166,53 @@ impl MemoryQueue {
         Ok(())
     }
 
-    /// Keeps an admitted write until the next one; the one before is carried out.
+    /// Keeps an admitted request until the next one; the one before is carried out.
     fn hold(&mut self, request: &Lent<'_>, bytes: u32) {
-        let ahead = Some((request.memory, request.memory_offset));
-        let kept = match self.held.take() {
+        let mut memory = None;
+        if let Some(before) = self.held.take() {
+            let ahead = match request.op {
+                Op::Read => (&self.bytes, at(request.offset)),
+                _ => (request.memory, request.memory_offset),
+            };
+            self.stream(&before, Some(ahead));
+            self.count(&before);
             // Mostly the same memory again: no share to be given back and taken anew.
-            Some(before) => {
-                self.write(&before, ahead);
-                before.memory.is_same(request.memory).then_some(before.memory)
-            }
-            None => None,
-        };
-        let memory = kept.unwrap_or_else(|| request.memory.clone());
+            memory = before.memory.is_same(request.memory).then_some(before.memory);
+        }
+        let memory = memory.unwrap_or_else(|| request.memory.clone());
         self.held = Some(Request { bytes, ..request.with_memory(memory) });
     }
 
     fn carry_out_held(&mut self) {
         if let Some(request) = self.held.take() {
-            self.write(&request, None);
-            // Whoever hears of a write finds it.
+            self.stream(&request, None);
+            self.count(&request);
+            // Whoever hears of it finds it.
             mem::fence_payload();
         }
     }
 
-    /// Carries out a write that was kept, past the caches.
-    fn write(&mut self, request: &Request, ahead: Option<(&Region, usize)>) {
-        let (bytes, at) = (request.bytes as usize, usize::try_from(request.offset));
-        let (memory, from) = (&request.memory, request.memory_offset);
-        self.bytes.stream_from(at.expect("admitted"), memory, from, bytes, ahead);
-        self.counters.bytes_written += u64::from(request.bytes);
+    /// Carries out a request that was kept, past the caches.
+    fn stream(&self, request: &Request, ahead: Option<(&Region, usize)>) {
+        let (len, here) = (request.bytes as usize, at(request.offset));
+        let (memory, there) = (&request.memory, request.memory_offset);
+        match request.op {
+            Op::Read => memory.copy_from_ahead(there, &self.bytes, here, len, ahead),
+            _ => self.bytes.stream_from(here, memory, there, len, ahead),
+        }
+    }
+
+    fn count(&mut self, request: &Request) {
+        match request.op {
+            Op::Read => self.counters.bytes_read += u64::from(request.bytes),
+            _ => self.counters.bytes_written += u64::from(request.bytes),
+        }
     }
 
     /// Moves the bytes of an admitted request.
     fn execute(&mut self, request: &Lent<'_>, bytes: u32) {
         let len = bytes as usize;
-        let at = usize::try_from(request.offset).expect("admitted");
+        let at = at(request.offset);
         match request.op {
             Op::Read => {
                 request.memory.copy_from(request.memory_offset, &self.bytes, at, len);

@@ -257,6 +257,7 @@ fn storage(
             OpenOptions::new().read(true).write(true).open(data.path()).with_context(named)?;
         let region =
             Region::map_file(&opened, usize::try_from(data.bytes())?).with_context(named)?;
+        data.enter(&region);
         let whole: Arc<dyn Storage> = Arc::new(MemoryStorage::over(region));
         return Ok((Arc::new(Padded::new(whole, BLOCK_BYTES)), "file made for the run, mapped"));
     }

@@ -133,6 +133,7 @@ impl Source {
             OpenOptions::new().read(true).write(true).open(data.path()).with_context(named)?;
         let bytes = usize::try_from(data.bytes())?;
         let region = Region::map_file(&opened, bytes).with_context(named)?;
+        data.enter(&region);
         let storage = Arc::new(MemoryStorage::over(region).with_lending());
         Ok(Self::plain(storage, &format!("memory: {file}, mapped"), 0))
     }

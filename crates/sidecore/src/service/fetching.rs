@@ -16,10 +16,6 @@ use crate::registry::Tables;
 use crate::ring::{ReadRoute, RingShared, WriteRoute};
 use crate::slots::Begun;
 
-/// How much of a lent block the caches are asked for as it is claimed: the core has little else to wait for
-/// then, and what comes in meanwhile, its page's translation too, is not waited for in the copy.
-const ASK_BYTES: usize = 512;
-
 impl Service {
     /// Copies what was published, in ticket order.
     pub(super) fn fetch(&mut self, ring: &RingShared, tables: &Tables, mode: u32) -> u32 {
@@ -180,12 +176,12 @@ impl Service {
         }
         let queue = &mut self.queues.list[usize::from(way.queue)];
         queue.lent_reads += 1;
-        if ring.config.read_route != ReadRoute::Pull
+        if !self.done.carries()
+            && ring.config.read_route != ReadRoute::Pull
             && let Some((memory, at)) = queue.lends(entry.source_offset(), entry.length())
         {
-            // All of the first to be copied: the others are asked for while the one before is.
-            let all = if self.done.carries() { ASK_BYTES } else { usize::MAX };
-            memory.ask_for(at, all.min(entry.length() as usize));
+            // The first to be copied: the others are asked for while the one before is.
+            memory.ask_for(at, entry.length() as usize);
         }
         let job = &mut self.jobs[record as usize];
         job.begin(*entry, op, way.queue, self.now_ns, u64::MAX);

@@ -1,5 +1,5 @@
 //! Payload through the window: all of a step at a stretch, each block asked for while the one before it
-//! is stored. The beginning of what is lent was asked for when it was claimed.
+//! is stored, and its page a block earlier.
 //!
 //! What is stored here was claimed, so that nobody else has answered it; its buffer was looked up in
 //! the same tables in the same step.
@@ -28,12 +28,18 @@ impl Service {
         }
         let mut payloads =
             self.done.all().iter().filter_map(|done| self.payload(ring, tables, done));
+        let mut present = payloads.next();
         let mut next = payloads.next();
-        while let Some(payload) = next {
-            next = payloads.next();
+        while let Some(payload) = present {
+            let later = payloads.next();
+            if let Some(later) = &later {
+                // Its page will be known to the processor when all of it is asked for.
+                later.source.ask_for_line(later.source_at);
+            }
             let ahead = next.as_ref().map(|next| (next.source, next.source_at));
             let Payload { window, window_at, source, source_at, bytes } = payload;
             window.copy_from_ahead(window_at, source, source_at, bytes, ahead);
+            (present, next) = (next, later);
         }
     }
 
